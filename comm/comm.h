@@ -1,0 +1,94 @@
+/* comm.h: moves bytes between ranks. Knows no attention, adds no numbers. Every wait has a
+ * deadline.
+ *
+ * Messages between two ranks with one tag arrive in the order they were sent. Requests are the
+ * caller's memory and must stay in place until they are done. A failed call leaves its text in the
+ * comm's error; after TIMEOUT, PEER or TRANSPORT nothing else may be sent, and destroy does not
+ * wait for anybody.
+ */
+#ifndef SKV_COMM_H
+#define SKV_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "error.h"
+
+typedef struct skv__comm skv__comm_t;
+
+typedef enum skv__direction { SKV__SEND, SKV__RECEIVE } skv__way_t;
+
+typedef struct skv__request {
+  skv__way_t way;
+  int32_t peer, tag;
+  size_t bytes, done_bytes; /* done_bytes: pieces completed so far */
+  void *data;
+  bool active;
+  uint64_t handle[4]; /* the transport's */
+} skv__request_t;
+
+/* What a transport provides. All calls return at once. */
+typedef struct skv__transport {
+  const char *name; /* "self", "mpi" */
+  /* Largest message that one start may carry; comm cuts longer ones into pieces. */
+  size_t piece_bytes;
+  skv_status_t (*start)(void *impl, skv__request_t *request, size_t offset, size_t bytes,
+                        skv__error_t *error);
+  skv_status_t (*test)(void *impl, skv__request_t *request, bool *done,
+                       skv__error_t *error); /* the started piece */
+  void (*destroy)(void *impl, bool healthy);
+} skv__transport_t;
+
+struct skv__comm {
+  const skv__transport_t *transport;
+  void *impl;
+  int32_t rank, ranks;
+  double timeout_seconds;
+  size_t piece_bytes;  /* transport->piece_bytes; tests lower it */
+  bool broken;         /* a wait failed */
+  skv__error_t *error; /* the context's, borrowed */
+};
+
+skv_status_t skv__comm_create_self(skv__comm_t **comm, double timeout_seconds, skv__error_t *error);
+void skv__comm_destroy(skv__comm_t *comm);
+
+/* Start a message. Zero bytes are done at once. `operation` is a static string that names it in
+ * messages. */
+skv_status_t skv__comm_send(skv__comm_t *comm, skv__request_t *request, int32_t peer,
+                            const void *data, size_t bytes, int32_t tag);
+skv_status_t skv__comm_receive(skv__comm_t *comm, skv__request_t *request, int32_t peer, void *data,
+                               size_t bytes, int32_t tag);
+/* Advance one request; *done tells whether it has finished. Never waits. */
+skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *done);
+/* Wait for all of them. On expiry: SKV_TIMEOUT and a text with rank, peer, operation, bytes and
+ * seconds. */
+skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t count,
+                            const char *operation);
+/* The text and status for a wait that the caller did itself (by polling skv__comm_test) and that
+ * took too long. */
+skv_status_t skv__comm_expired(skv__comm_t *comm, const skv__request_t *request,
+                               const char *operation, double seconds);
+double skv__comm_now(void); /* monotonic seconds */
+
+/* Small collectives, built from messages. */
+skv_status_t skv__comm_barrier(skv__comm_t *comm, const char *operation);
+skv_status_t skv__comm_sum(skv__comm_t *comm, uint64_t *values, size_t count,
+                           const char *operation); /* mod 2^64, to all */
+skv_status_t skv__comm_gather(skv__comm_t *comm, const void *mine, size_t bytes,
+                              void *all /* [ranks][bytes] on 0 */, const char *operation);
+skv_status_t skv__comm_broadcast(skv__comm_t *comm, void *data, size_t bytes,
+                                 const char *operation); /* from 0 */
+
+/* One thing that all ranks must have alike, e.g. {"causal", 1}. */
+typedef struct skv__fact {
+  char name[24];
+  uint64_t value;
+} skv__fact_t;
+/* Collective. SKV_DISAGREE on every rank, with one text that names the first fact and two ranks
+ * that differ, when any fact (or their number) differs. `status` and `text` of a rank that already
+ * failed are spread too: every rank then returns that status with the text of the lowest failing
+ * rank ("rank 2: ..."). */
+skv_status_t skv__comm_agree(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
+                             skv_status_t status, const char *text);
+
+#endif

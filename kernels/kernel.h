@@ -1,0 +1,51 @@
+/* kernel.h: the table that picks a kernel. A kernel evaluates nodes, merges slices and finishes
+ * roots. */
+#ifndef SKV_KERNEL_H
+#define SKV_KERNEL_H
+
+#include <stddef.h>
+
+#include "error.h"
+#include "kernels/job.h"
+
+/* Rows of a finished slice: where each goes. See skv_outputs_t. */
+typedef struct skv__finish {
+  skv_tensor_t o;
+  skv_dtype_t out_dtype;
+  float *lse; /* or NULL */
+  int64_t lse_stride[3];
+  const float *sinks; /* [q_heads] or NULL: merged last, as the state of a key with value 0 */
+  uint64_t *bits;     /* or NULL: row digests are added */
+} skv__finish_t;
+
+typedef struct skv__kernel {
+  const char *name; /* "cpu.avx2" */
+  skv_backend_t backend;
+  const char *order; /* names the leaf's pinned order: "cpu-1"; kernels with one order name give the
+                        same bits */
+  bool (*available)(void);                                      /* does this machine run it */
+  bool (*supports)(const skv__job_t *job, skv__error_t *error); /* shape fields only */
+  /* Scratch that evaluate needs for jobs of this shape with this many threads. */
+  size_t (*scratch_bytes)(const skv__job_t *job, int32_t threads);
+  /* Evaluate job.nodes for job.runs into job.slices: every (node, row) is written, EMPTY where
+   * masked. `poll` (or NULL) is called now and then by the calling thread, to let communication
+   * progress; when it fails the evaluation ends early with its status. On the CPU done on return;
+   * on a device enqueued on `stream`. */
+  skv_status_t (*evaluate)(const skv__job_t *job, void *scratch, int32_t threads,
+                           skv_status_t (*poll)(void *user), void *user, void *stream,
+                           skv__error_t *error);
+  /* into = merge(into, right) for each row of two slices. */
+  void (*merge)(float *into, const float *right, int64_t rows, int64_t value_head_dim,
+                int32_t threads, void *stream);
+  /* Finish the rows of slice `owner` that job.runs name: O = O / l, LSE, sinks, digests. */
+  void (*finish)(const skv__job_t *job, int32_t owner, const float *slice,
+                 const skv__finish_t *finish, int32_t threads, void *stream);
+} skv__kernel_t;
+
+/* All kernels of this build, best first, NULL-terminated. */
+const skv__kernel_t *const *skv__kernels(void);
+/* The first available one of `backend` (AUTO: any), or the one called `name`. NULL and an error
+ * text if none. */
+const skv__kernel_t *skv__kernel_pick(skv_backend_t backend, const char *name, skv__error_t *error);
+
+#endif

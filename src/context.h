@@ -1,0 +1,25 @@
+/* context.h: what a context holds. Transports build one from their comm with skv__context_create.
+ */
+#ifndef SKV_CONTEXT_H
+#define SKV_CONTEXT_H
+
+#include "comm/comm.h"
+#include "error.h"
+#include "kernels/kernel.h"
+
+struct skv_context {
+  skv__error_t error;
+  skv__comm_t *comm; /* owned */
+  const skv__kernel_t *kernel;
+  int32_t threads;
+};
+
+/* Opens the comm of a context: called with the context's error, the timeout and `argument`. */
+typedef skv_status_t (*skv__comm_opener_t)(skv__comm_t **comm, double timeout_seconds,
+                                           void *argument, skv__error_t *error);
+/* Unlike the public constructors, a failed create leaves a context that only holds the error text.
+ */
+skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t open, void *argument,
+                                 const skv_context_options_t *options);
+
+#endif

@@ -1,0 +1,293 @@
+/* skv.h: exact attention over sequences whose keys and values are sharded over ranks; one answer.
+ *
+ * For every row (a query of a query head) with logits x_j = scale * <q, k_j> over the keys j that
+ * it may see
+ *
+ *     O   = sum_j exp(x_j) v_j / sum_j exp(x_j)          LSE = log sum_j exp(x_j)      (natural
+ * log)
+ *
+ * The bits of (O, LSE) depend on the input, the mask, the pinned order, the dtype and the build.
+ * They do not depend on the number of ranks or threads, the layout, the direction, the reduction,
+ * chunking, batch-mates or spare capacity. docs/numerics.md states the order; the partial states
+ * follow the online normaliser of Milakov and Gimelshein (arXiv:1805.02867) with a base-2 integer
+ * exponent.
+ *
+ * Use: context -> plan -> execute. Creating a plan decides everything; executing it allocates
+ * nothing. Handles are opaque, owned by the caller from create to destroy, and used by one thread
+ * at a time. Buffers are borrowed for the length of a call. The library never prints, never exits,
+ * never reads the environment. MPI and NCCL constructors live in skv_mpi.h and skv_nccl.h; this
+ * header names neither.
+ */
+#ifndef SKV_H
+#define SKV_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SKV_VERSION "0.1.0"
+
+#if defined(__GNUC__)
+#define SKV_API __attribute__((visibility("default")))
+#else
+#define SKV_API
+#endif
+
+/* ---- status ---- */
+
+#define SKV_STATUS_MAP(X)                                                                          \
+  X(OK, 0, "success")                                                                              \
+  X(INVALID, 1, "an argument is not valid")                                                        \
+  X(UNSUPPORTED, 2, "this build or device cannot do that")                                         \
+  X(MEMORY, 3, "out of memory, or a buffer is too small")                                          \
+  X(DISAGREE, 4, "ranks were given different work")                                                \
+  X(TIMEOUT, 5, "a wait outlived its deadline")                                                    \
+  X(PEER, 6, "a peer failed")                                                                      \
+  X(TRANSPORT, 7, "the transport reported an error")                                               \
+  X(IO, 8, "a file could not be read or written")                                                  \
+  X(FORMAT, 9, "a file is malformed")                                                              \
+  X(INTERNAL, 10, "a bug in splitkv")
+
+typedef enum skv_status {
+#define X(name, code, text) SKV_##name = code,
+  SKV_STATUS_MAP(X)
+#undef X
+} skv_status_t;
+
+SKV_API const char *skv_status_name(skv_status_t status); /* "SKV_OK"; static storage */
+SKV_API const char *skv_status_text(skv_status_t status); /* "success"; static storage */
+SKV_API const char *skv_version(void);
+
+/* ---- the problem ---- */
+
+typedef enum skv_dtype { SKV_FP32 = 0, SKV_FP16 = 1, SKV_BF16 = 2 } skv_dtype_t;
+
+/* PINNED: the canonical tree. FREE: merge as partials arrive (prices the promise; the negative
+ * control). */
+typedef enum skv_order { SKV_ORDER_PINNED = 0, SKV_ORDER_FREE = 1 } skv_order_t;
+
+#define SKV_UNBOUNDED (-1) /* window sides */
+
+/* What is computed. Fill it with skv_problem_init, then change fields. The same on every rank. */
+typedef struct skv_problem {
+  size_t struct_bytes;        /* sizeof(skv_problem_t) */
+  int64_t batch;              /* sequences, >= 1 */
+  int64_t q_tokens;           /* most queries of a sequence in one execute, >= 0 */
+  int64_t kv_capacity_tokens; /* most keys of a sequence, ever; the layout is a function of this,
+                                 not of lengths */
+  int64_t q_heads, kv_heads;  /* q_heads is a multiple of kv_heads (GQA; MQA has kv_heads 1) */
+  int64_t head_dim;           /* of Q and K: 1 to 256 */
+  int64_t value_head_dim;     /* of V and O: 1 to 256 */
+  skv_dtype_t dtype;          /* of Q, K and V */
+  skv_dtype_t out_dtype;      /* of O */
+  float scale;                /* finite, > 0; init sets 1/sqrt(head_dim) */
+  int causal; /* 1: key position <= query position (bottom-right aligned unless q_start says else)
+               */
+  int64_t
+      window_left_tokens; /* keys before the query's position that it sees; SKV_UNBOUNDED or >= 0 */
+  int64_t window_right_tokens; /* keys after it; SKV_UNBOUNDED or >= 0; causal makes it 0 */
+  float softcap;       /* 0: off; else logits become softcap * tanh(logit / softcap); finite, > 0 */
+  int64_t leaf_tokens; /* keys of a leaf: a multiple of 64 */
+  int64_t block_tokens; /* keys of a block, the unit of ownership: a multiple of leaf_tokens */
+  skv_order_t order;
+} skv_problem_t;
+
+/* Defaults for these heads: batch 1, no tokens, fp32, scale 1/sqrt(head_dim), no mask, pinned
+ * order, default leaf and block. `struct_bytes` is sizeof(skv_problem_t) as the caller compiled it.
+ */
+SKV_API void skv_problem_init(skv_problem_t *problem, size_t struct_bytes, int64_t q_heads,
+                              int64_t kv_heads, int64_t head_dim);
+
+/* A digest of all that the bits depend on besides the tensors and the mask: kernel order, leaf,
+ * block, dtype. */
+SKV_API uint64_t skv_order_id(const skv_problem_t *problem);
+
+/* ---- context: a process's place among the ranks, its threads, its last error ---- */
+
+typedef struct skv_context skv_context_t;
+
+typedef enum skv_backend {
+  SKV_BACKEND_AUTO = 0,
+  SKV_BACKEND_CPU = 1,
+  SKV_BACKEND_CUDA = 2
+} skv_backend_t;
+
+typedef struct skv_context_options {
+  size_t struct_bytes;    /* sizeof(skv_context_options_t) */
+  int32_t threads;        /* host threads; 0: all that the process may run on */
+  double timeout_seconds; /* every wait ends by then; 0: 60 */
+  skv_backend_t backend;
+  const char *
+      kernel; /* NULL, or the name of one kernel ("cpu.portable"): for tests. Bits do not change. */
+} skv_context_options_t;
+
+/* One rank. `options` may be NULL. On failure *context is NULL. */
+SKV_API skv_status_t skv_context_create(skv_context_t **context,
+                                        const skv_context_options_t *options);
+SKV_API void skv_context_destroy(skv_context_t *context);
+SKV_API const char *
+skv_context_error(const skv_context_t *context); /* text of the last error; "" if none */
+SKV_API int32_t skv_context_rank(const skv_context_t *context);
+SKV_API int32_t skv_context_ranks(const skv_context_t *context);
+SKV_API const char *
+skv_context_kernel(const skv_context_t *context); /* name of the kernel in use */
+
+/* ---- plan ---- */
+
+typedef enum skv_layout_kind {
+  SKV_CONTIGUOUS = 0,
+  SKV_ZIGZAG = 1,
+  SKV_BLOCKS = 2
+} skv_layout_kind_t;
+typedef enum skv_direction {
+  SKV_DIRECTION_AUTO = 0,
+  SKV_PASS_Q = 1,
+  SKV_PASS_KV = 2
+} skv_direction_t;
+typedef enum skv_reduce {
+  SKV_REDUCE_AUTO = 0,
+  SKV_GATHER = 1,
+  SKV_SCATTER = 2,
+  SKV_TREE = 3,
+  SKV_BUTTERFLY = 4,
+  SKV_RING = 5
+} skv_reduce_t; /* pass-KV knows ring and gather */
+typedef enum skv_results {
+  SKV_RESULTS_OWNER = 0,
+  SKV_RESULTS_ROOT = 1,
+  SKV_RESULTS_ALL = 2
+} skv_results_t;
+/* Who owns a row: the rank that owns its token's position (prefill), or rank (row index mod ranks)
+ * (decode). */
+typedef enum skv_row_owner { SKV_ROWS_BY_POSITION = 0, SKV_ROWS_ROUND_ROBIN = 1 } skv_row_owner_t;
+
+/* One node that was evaluated, for order logs. `state` is [rows][value_head_dim] O, then [rows] e,
+ * then [rows] l. */
+typedef struct skv_node_event {
+  size_t struct_bytes;
+  int64_t pass;  /* row pass within the execute */
+  int32_t owner; /* whose rows these are */
+  int64_t rows, value_head_dim;
+  int64_t blocks;            /* blocks of the whole tree */
+  int64_t begin, split, end; /* node [begin, end) in blocks; children [begin, split), [split, end);
+                                split 0: a leaf event */
+  uint64_t left_digest, right_digest, out_digest; /* XXH64 of the states' bytes */
+  const float *state;                             /* the result, borrowed */
+} skv_node_event_t;
+typedef void (*skv_node_observer_t)(void *user, const skv_node_event_t *event);
+
+/* None of these changes a bit of the result. Zero-initialised is the default of each. */
+typedef struct skv_plan_options {
+  size_t struct_bytes; /* sizeof(skv_plan_options_t) */
+  skv_layout_kind_t layout;
+  int64_t layout_run_blocks; /* SKV_BLOCKS: blocks of one round-robin run, >= 1 */
+  skv_direction_t direction;
+  skv_reduce_t reduce;
+  skv_results_t results;
+  skv_row_owner_t row_owner;
+  int partial; /* 1: leave sinks out, so that (O, LSE) can be merged with other states */
+  int64_t workspace_bytes; /* target for buffers besides pending states; 0: 64 MiB */
+  skv_node_observer_t
+      observer; /* or NULL; called on the executing thread for each node, from blocks up */
+  void *observer_user;
+} skv_plan_options_t;
+
+typedef struct skv_plan skv_plan_t;
+
+typedef struct skv_interval {
+  int64_t begin, end; /* token positions [begin, end) */
+} skv_interval_t;
+
+typedef struct skv_plan_info {
+  size_t struct_bytes;
+  skv_direction_t direction; /* as chosen */
+  skv_reduce_t reduce;       /* as chosen */
+  int64_t blocks;            /* of the tree over the capacity */
+  int64_t frontier_nodes;    /* of this rank */
+  int64_t rounds;            /* of communication per pass */
+  int64_t passes;            /* at q_tokens queries a sequence */
+  int64_t sent_bytes;        /* by this rank in one execute at full size */
+  int64_t workspace_bytes;   /* that execute needs */
+  int64_t pending_bytes;     /* the part of it that holds pending states */
+} skv_plan_info_t;
+
+/* Collective over the context's ranks: they agree on problem, options and version, or all get
+ * SKV_DISAGREE. On failure *plan is NULL and skv_context_error tells why. `options` may be NULL. */
+SKV_API skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
+                                     const skv_problem_t *problem,
+                                     const skv_plan_options_t *options);
+SKV_API void skv_plan_destroy(skv_plan_t *plan);
+
+/* The positions whose keys and values `rank` holds, ascending; at most *count of them are written,
+ * and *count becomes how many there are. They cover the capacity; each sequence of the batch uses
+ * the same ones. */
+SKV_API skv_status_t skv_plan_key_intervals(const skv_plan_t *plan, int32_t rank,
+                                            skv_interval_t *intervals, size_t *count);
+SKV_API skv_status_t skv_plan_info(const skv_plan_t *plan, skv_plan_info_t *info);
+
+/* ---- execute ---- */
+
+/* Element (sequence, token, head, d) lies at data + (sequence*stride[0] + token*stride[1] +
+ * head*stride[2] + d) elements. stride[3] must be 1; other values are refused. Strides may be 0 or
+ * negative for inputs. */
+typedef struct skv_tensor {
+  void *data;
+  int64_t stride[4]; /* in elements: sequence, token, head, head_dim */
+} skv_tensor_t;
+
+typedef struct skv_inputs {
+  size_t struct_bytes;
+  skv_tensor_t q; /* [batch][q_tokens][q_heads][head_dim]: addressed by query index on every rank.
+                     Pass-Q reads all rows, pass-KV only the rows that the rank owns */
+  skv_tensor_t k; /* [batch][owned tokens][kv_heads][head_dim]: the rank's key intervals,
+                     concatenated ascending */
+  skv_tensor_t v; /* [batch][owned tokens][kv_heads][value_head_dim] */
+  const float *sinks;      /* [q_heads] natural-log sink logits, or NULL */
+  const int64_t *q_tokens; /* [batch] queries of each sequence, or NULL: problem.q_tokens */
+  const int64_t *k_tokens; /* [batch] keys of each sequence, or NULL: problem.kv_capacity_tokens */
+  const int64_t *q_start;  /* [batch] absolute position of query 0 (may be negative), or NULL:
+                              k_tokens - q_tokens */
+} skv_inputs_t;
+
+typedef struct skv_outputs {
+  size_t struct_bytes;
+  skv_tensor_t o; /* [batch][q_tokens][q_heads][value_head_dim], addressed by query index; a rank
+                     writes only the rows that results gives it, and nothing else */
+  float *lse;     /* natural log, -inf for a row that sees no key; or NULL */
+  int64_t lse_stride[3]; /* in elements: sequence, token, head */
+  uint64_t *
+      bits; /* or NULL; the sum modulo 2^64, over the rows this rank owns, of XXH64 over (O in fp32,
+               LSE) seeded by (sequence, position, head), is added to it: sum it over the ranks */
+} skv_outputs_t;
+
+typedef struct skv_times {
+  size_t struct_bytes;
+  double compute_seconds, communicate_seconds, wait_seconds; /* of the last execute, on this rank */
+} skv_times_t;
+
+/* Collective. `workspace` holds skv_plan_info.workspace_bytes, aligned to 64. `stream` is NULL on
+ * the CPU. Errors leave outputs unspecified; after SKV_TIMEOUT, SKV_PEER or SKV_TRANSPORT the
+ * context can only be destroyed. */
+SKV_API skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs,
+                                 const skv_outputs_t *outputs, void *workspace,
+                                 size_t workspace_bytes, void *stream);
+SKV_API skv_status_t skv_plan_times(const skv_plan_t *plan, skv_times_t *times);
+
+/* ---- foreign states: (O, LSE) as vLLM, SGLang and FlashInfer pass them ---- */
+
+typedef enum skv_lse_base { SKV_LSE_NATURAL = 0, SKV_LSE_BASE2 = 1 } skv_lse_base_t;
+
+/* out = a merged with b, rows x dim, normalised O and one fp32 LSE a row; a covers the lower
+ * positions. +inf and -inf LSE both mean empty on input; -inf on output. dtype is that of all three
+ * O; rows are dense. `out` may be `a`. Error against exact arithmetic: see docs/numerics.md. */
+SKV_API skv_status_t skv_merge_lse(void *o_out, float *lse_out, const void *o_a, const float *lse_a,
+                                   const void *o_b, const float *lse_b, int64_t rows, int64_t dim,
+                                   skv_dtype_t dtype, skv_lse_base_t base);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
