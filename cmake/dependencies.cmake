@@ -1,0 +1,78 @@
+# dependencies.cmake: what the project is built with. All that is missing is reported at once, with
+# the names of the distribution's packages.
+include(CheckIncludeFile)
+include(CheckLanguage)
+
+set(skv_missing "")
+
+# skv_require(<PREFIX> <pkg-config module> <package>): PkgConfig::<PREFIX> exists afterwards, or the
+# package is on the list of missing ones.
+macro(skv_require prefix module package)
+  pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
+  if(NOT ${prefix}_FOUND)
+    list(APPEND skv_missing ${package})
+  endif()
+endmacro()
+
+find_package(PkgConfig)
+if(NOT PkgConfig_FOUND)
+  message(FATAL_ERROR "pkg-config is missing: install the package pkg-config, or run ./launch/setup")
+endif()
+
+skv_require(HWLOC hwloc libhwloc-dev)
+skv_require(CJSON libcjson libcjson-dev)
+skv_require(XXHASH libxxhash libxxhash-dev)
+skv_require(POPT popt libpopt-dev)
+
+find_path(RANDOM123_INCLUDE_DIR Random123/philox.h)
+if(NOT RANDOM123_INCLUDE_DIR)
+  list(APPEND skv_missing librandom123-dev)
+endif()
+
+find_package(OpenMP QUIET COMPONENTS C)
+if(NOT OpenMP_C_FOUND)
+  if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+    list(APPEND skv_missing libomp-dev)
+  else()
+    list(APPEND skv_missing libgomp1)
+  endif()
+endif()
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+if(skv_missing)
+  list(JOIN skv_missing " " skv_missing)
+  message(FATAL_ERROR "Not found: ${skv_missing}\n"
+    "Run ./launch/setup, or: sudo apt-get install ${skv_missing}\n"
+    "(Installed elsewhere? Set PKG_CONFIG_PATH and CMAKE_PREFIX_PATH.)")
+endif()
+
+# Optional parts: each says what is lost without it.
+find_package(MPI QUIET COMPONENTS C)
+if(MPI_C_FOUND)
+  message(STATUS "MPI: ${MPI_C_LIBRARIES}")
+else()
+  message(STATUS "MPI: not found, so one rank only (package libopenmpi-dev)")
+endif()
+
+pkg_check_modules(CRITERION QUIET IMPORTED_TARGET criterion)
+if(NOT CRITERION_FOUND)
+  message(STATUS "Criterion: not found, so no tests are built (package libcriterion-dev)")
+endif()
+
+set(SKV_CUDA AUTO CACHE STRING "GPU kernels: AUTO, ON or OFF")
+set_property(CACHE SKV_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(SKV_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "SKV_CUDA=ON: this version has no GPU kernels")
+elseif(SKV_CUDA STREQUAL "AUTO")
+  check_language(CUDA)
+  find_path(NCCL_INCLUDE_DIR nccl.h)
+  find_library(NCCL_LIBRARY nccl)
+  foreach(part CMAKE_CUDA_COMPILER NCCL_LIBRARY)
+    if(${part})
+      message(STATUS "${part}: ${${part}} (detected only: this version has no GPU kernels)")
+    endif()
+  endforeach()
+elseif(NOT SKV_CUDA STREQUAL "OFF")
+  message(FATAL_ERROR "SKV_CUDA is AUTO, ON or OFF, not '${SKV_CUDA}'")
+endif()
