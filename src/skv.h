@@ -101,10 +101,6 @@ typedef struct skv_problem {
 SKV_API void skv_problem_init(skv_problem_t *problem, size_t struct_bytes, int64_t q_heads,
                               int64_t kv_heads, int64_t head_dim);
 
-/* A digest of all that the bits depend on besides the tensors and the mask: kernel order, leaf,
- * block, dtype. */
-SKV_API uint64_t skv_order_id(const skv_problem_t *problem);
-
 /* ---- context: a process's place among the ranks, its threads, its last error ---- */
 
 typedef struct skv_context skv_context_t;
@@ -124,7 +120,8 @@ typedef struct skv_context_options {
       kernel; /* NULL, or the name of one kernel ("cpu.portable"): for tests. Bits do not change. */
 } skv_context_options_t;
 
-/* One rank. `options` may be NULL. On failure *context is NULL. */
+/* One rank. `options` may be NULL. On failure *context is a handle that only carries
+ * skv_context_error and must be destroyed too, or NULL when there was no memory even for that. */
 SKV_API skv_status_t skv_context_create(skv_context_t **context,
                                         const skv_context_options_t *options);
 SKV_API void skv_context_destroy(skv_context_t *context);
