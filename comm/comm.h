@@ -1,10 +1,12 @@
 /* comm.h: moves bytes between ranks. Knows no attention, adds no numbers. Every wait has a
  * deadline.
  *
- * Messages between two ranks with one tag arrive in the order they were sent. Requests are the
- * caller's memory and must stay in place until they are done. A failed call leaves its text in the
- * comm's error; after TIMEOUT, PEER or TRANSPORT nothing else may be sent, and destroy does not
- * wait for anybody.
+ * Messages between two ranks with one tag arrive in the order they were sent, and both sides name
+ * the same number of bytes (else SKV_PEER). A rank sends to other ranks only. Requests are the
+ * caller's memory and must stay in place, with their data, until they are done or the comm is
+ * broken. A failed call leaves its text in the comm's error; after TIMEOUT, PEER or TRANSPORT the
+ * comm is broken: its messages are cancelled, nothing else may be sent, and destroy does not wait
+ * for anybody.
  */
 #ifndef SKV_COMM_H
 #define SKV_COMM_H
@@ -16,15 +18,20 @@
 
 typedef struct skv__comm skv__comm_t;
 
-typedef enum skv__direction { SKV__SEND, SKV__RECEIVE } skv__way_t;
+typedef enum skv__way { SKV__SEND, SKV__RECEIVE } skv__way_t;
+
+/* Tags of callers are 0 to SKV__TAG_MAX; the collectives below use the few above it. */
+#define SKV__TAG_MAX 32699
 
 typedef struct skv__request {
   skv__way_t way;
   int32_t peer, tag;
   size_t bytes, done_bytes; /* done_bytes: pieces completed so far */
+  size_t flying_bytes;      /* the piece under way; 0: none, an earlier message comes first */
   void *data;
   bool active;
-  uint64_t handle[4]; /* the transport's */
+  struct skv__request *previous, *next; /* among the comm's active requests */
+  uint64_t handle[4];                   /* the transport's */
 } skv__request_t;
 
 /* What a transport provides. All calls return at once. */
@@ -36,6 +43,9 @@ typedef struct skv__transport {
                         skv__error_t *error);
   skv_status_t (*test)(void *impl, skv__request_t *request, bool *done,
                        skv__error_t *error); /* the started piece */
+  /* Let go of the started piece: a receive that no message has met yet never writes. Never waits.
+   */
+  void (*cancel)(void *impl, skv__request_t *request);
   void (*destroy)(void *impl, bool healthy);
 } skv__transport_t;
 
@@ -47,20 +57,28 @@ struct skv__comm {
   size_t piece_bytes;  /* transport->piece_bytes; tests lower it */
   bool broken;         /* a wait failed */
   skv__error_t *error; /* the context's, borrowed */
+  /* the comm's own */
+  skv__request_t *first, *last; /* active requests, oldest first */
+  size_t unstarted;             /* how many of them have pieces not started yet */
+  skv__request_t *requests;     /* [ranks], for collectives */
 };
 
+/* For transports: takes `impl` (destroyed on failure). */
+skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transport, void *impl,
+                              int32_t rank, int32_t ranks, double timeout_seconds,
+                              skv__error_t *error);
 skv_status_t skv__comm_create_self(skv__comm_t **comm, double timeout_seconds, skv__error_t *error);
 void skv__comm_destroy(skv__comm_t *comm);
 
-/* Start a message. Zero bytes are done at once. `operation` is a static string that names it in
- * messages. */
+/* Start a message. Zero bytes are done at once, and nothing is sent. */
 skv_status_t skv__comm_send(skv__comm_t *comm, skv__request_t *request, int32_t peer,
                             const void *data, size_t bytes, int32_t tag);
 skv_status_t skv__comm_receive(skv__comm_t *comm, skv__request_t *request, int32_t peer, void *data,
                                size_t bytes, int32_t tag);
 /* Advance one request; *done tells whether it has finished. Never waits. */
 skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *done);
-/* Wait for all of them. On expiry: SKV_TIMEOUT and a text with rank, peer, operation, bytes and
+/* Wait for all of them; the deadline counts from the last piece that arrived. `operation` names the
+ * wait in texts. On expiry: SKV_TIMEOUT and a text with rank, peer, operation, bytes and
  * seconds. */
 skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t count,
                             const char *operation);
@@ -69,6 +87,11 @@ skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t 
 skv_status_t skv__comm_expired(skv__comm_t *comm, const skv__request_t *request,
                                const char *operation, double seconds);
 double skv__comm_now(void); /* monotonic seconds */
+/* Between polls that found nothing: yields at first, then sleeps 50 us, so that more ranks than
+ * cores get on. *idle counts such polls; set it to 0 when something happened. */
+void skv__comm_pause(uint32_t *idle);
+/* Cancel all messages and refuse new ones. */
+void skv__comm_break(skv__comm_t *comm);
 
 /* Small collectives, built from messages. */
 skv_status_t skv__comm_barrier(skv__comm_t *comm, const char *operation);

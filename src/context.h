@@ -17,8 +17,8 @@ struct skv_context {
 /* Opens the comm of a context: called with the context's error, the timeout and `argument`. */
 typedef skv_status_t (*skv__comm_opener_t)(skv__comm_t **comm, double timeout_seconds,
                                            void *argument, skv__error_t *error);
-/* Unlike the public constructors, a failed create leaves a context that only holds the error text.
- */
+/* Opens the comm, then agrees with the other ranks: what fails on one rank fails on all. A failed
+ * create leaves a context that only holds the error text, as the public constructors do. */
 skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t open, void *argument,
                                  const skv_context_options_t *options);
 

@@ -1,0 +1,240 @@
+/* comm.c: requests, cut into pieces that the transport carries, and waiting with a deadline. */
+#include "comm/comm.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transport, void *impl,
+                              int32_t rank, int32_t ranks, double timeout_seconds,
+                              skv__error_t *error) {
+  skv__comm_t *made = calloc(1, sizeof *made);
+  skv__request_t *requests = calloc((size_t)ranks, sizeof *requests);
+  *comm = made;
+  if (!made || !requests) {
+    free(made);
+    free(requests);
+    *comm = NULL;
+    if (transport->destroy)
+      transport->destroy(impl, true);
+    return skv__fail(error, SKV_MEMORY, "no memory for a communicator of %d ranks", (int)ranks);
+  }
+  *made = (skv__comm_t){.transport = transport,
+                        .impl = impl,
+                        .rank = rank,
+                        .ranks = ranks,
+                        .timeout_seconds = timeout_seconds,
+                        .piece_bytes = transport->piece_bytes,
+                        .error = error,
+                        .requests = requests};
+  return SKV_OK;
+}
+
+void skv__comm_break(skv__comm_t *comm) {
+  comm->broken = true;
+  while (comm->first) {
+    skv__request_t *request = comm->first;
+    if (request->flying_bytes)
+      comm->transport->cancel(comm->impl, request);
+    comm->first = request->next;
+    request->active = false;
+  }
+  comm->last = NULL;
+  comm->unstarted = 0;
+}
+
+void skv__comm_destroy(skv__comm_t *comm) {
+  if (!comm)
+    return;
+  bool healthy = !comm->broken;
+  skv__comm_break(comm); /* requests that were never waited for */
+  if (comm->transport->destroy)
+    comm->transport->destroy(comm->impl, healthy);
+  free(comm->requests);
+  free(comm);
+}
+
+/* What every call on a broken comm returns. */
+static skv_status_t refuse(skv__comm_t *comm) {
+  if (comm->error && comm->error->status != SKV_OK)
+    return comm->error->status;
+  return skv__fail(comm->error, SKV_TRANSPORT,
+                   "rank %d: communication failed before; this context can only be destroyed",
+                   (int)comm->rank);
+}
+
+static skv_status_t breaks(skv__comm_t *comm, skv_status_t status) {
+  if (status != SKV_OK)
+    skv__comm_break(comm);
+  return status;
+}
+
+static void append(skv__comm_t *comm, skv__request_t *request) {
+  request->active = true;
+  request->previous = comm->last;
+  request->next = NULL;
+  *(comm->last ? &comm->last->next : &comm->first) = request;
+  comm->last = request;
+  comm->unstarted++;
+}
+
+static void removes(skv__comm_t *comm, skv__request_t *request) {
+  *(request->previous ? &request->previous->next : &comm->first) = request->next;
+  *(request->next ? &request->next->previous : &comm->last) = request->previous;
+  request->active = false;
+}
+
+/* The oldest request before `request` that must start its pieces first: pieces of two messages of
+ * one stream may not mix. NULL if none. */
+static skv__request_t *blocker(const skv__comm_t *comm, const skv__request_t *request) {
+  if (comm->unstarted == 0)
+    return NULL;
+  for (skv__request_t *other = comm->first; other && other != request; other = other->next) {
+    bool same_stream =
+        other->way == request->way && other->peer == request->peer && other->tag == request->tag;
+    if (same_stream && other->done_bytes + other->flying_bytes < other->bytes)
+      return other;
+  }
+  return NULL;
+}
+
+static skv_status_t start_piece(skv__comm_t *comm, skv__request_t *request) {
+  size_t left = request->bytes - request->done_bytes;
+  size_t piece = left < comm->piece_bytes ? left : comm->piece_bytes;
+  SKV_TRY(comm->transport->start(comm->impl, request, request->done_bytes, piece, comm->error));
+  request->flying_bytes = piece;
+  if (piece == left)
+    comm->unstarted--;
+  return SKV_OK;
+}
+
+/* Test the piece under way and start the next one. */
+static skv_status_t advance(skv__comm_t *comm, skv__request_t *request) {
+  bool done = false;
+  SKV_TRY(comm->transport->test(comm->impl, request, &done, comm->error));
+  if (!done)
+    return SKV_OK;
+  request->done_bytes += request->flying_bytes;
+  request->flying_bytes = 0;
+  if (request->done_bytes < request->bytes)
+    return start_piece(comm, request);
+  removes(comm, request);
+  return SKV_OK;
+}
+
+static skv_status_t post(skv__comm_t *comm, skv__request_t *request, skv__request_t made) {
+  *request = made;
+  if (comm->broken)
+    return refuse(comm);
+  if (made.peer < 0 || made.peer >= comm->ranks || made.peer == comm->rank)
+    return skv__fail(comm->error, SKV_INTERNAL, "rank %d of %d cannot exchange bytes with rank %d",
+                     (int)comm->rank, (int)comm->ranks, (int)made.peer);
+  if (made.bytes == 0)
+    return SKV_OK;
+  bool first = !blocker(comm, request);
+  append(comm, request);
+  return first ? breaks(comm, start_piece(comm, request)) : SKV_OK;
+}
+
+skv_status_t skv__comm_send(skv__comm_t *comm, skv__request_t *request, int32_t peer,
+                            const void *data, size_t bytes, int32_t tag) {
+  return post(
+      comm, request,
+      (skv__request_t){
+          .way = SKV__SEND, .peer = peer, .tag = tag, .bytes = bytes, .data = (void *)data});
+}
+
+skv_status_t skv__comm_receive(skv__comm_t *comm, skv__request_t *request, int32_t peer, void *data,
+                               size_t bytes, int32_t tag) {
+  return post(comm, request,
+              (skv__request_t){
+                  .way = SKV__RECEIVE, .peer = peer, .tag = tag, .bytes = bytes, .data = data});
+}
+
+/* An earlier message that has pieces to start is moved on first: nobody else may be testing it. */
+static skv_status_t test(skv__comm_t *comm, skv__request_t *request) {
+  if (request->flying_bytes == 0) {
+    skv__request_t *earlier = blocker(comm, request);
+    if (earlier)
+      return test(comm, earlier);
+    SKV_TRY(start_piece(comm, request));
+  }
+  return advance(comm, request);
+}
+
+skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *done) {
+  *done = !request->active;
+  if (comm->broken)
+    return refuse(comm);
+  if (*done)
+    return SKV_OK;
+  SKV_TRY(breaks(comm, test(comm, request)));
+  *done = !request->active;
+  return SKV_OK;
+}
+
+/* One round over the requests: how many bytes arrived, and the first that is not done. */
+static skv_status_t poll(skv__comm_t *comm, skv__request_t *requests, size_t count,
+                         size_t *arrived_bytes, const skv__request_t **waiting) {
+  *arrived_bytes = 0;
+  *waiting = NULL;
+  for (size_t i = 0; i < count; i++) {
+    size_t before = requests[i].done_bytes;
+    bool done;
+    SKV_TRY(skv__comm_test(comm, &requests[i], &done));
+    *arrived_bytes += requests[i].done_bytes - before;
+    if (!done && !*waiting)
+      *waiting = &requests[i];
+  }
+  return SKV_OK;
+}
+
+skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t count,
+                            const char *operation) {
+  double since = skv__comm_now();
+  uint32_t idle = 0;
+  for (;;) {
+    /* Taken before the round: a process that was suspended past its deadline looks once more. */
+    double now = skv__comm_now();
+    size_t arrived_bytes;
+    const skv__request_t *waiting;
+    SKV_TRY(poll(comm, requests, count, &arrived_bytes, &waiting));
+    if (!waiting)
+      return SKV_OK;
+    if (arrived_bytes) {
+      since = now;
+      idle = 0;
+    } else if (now - since > comm->timeout_seconds) {
+      return skv__comm_expired(comm, waiting, operation, now - since);
+    } else {
+      skv__comm_pause(&idle);
+    }
+  }
+}
+
+skv_status_t skv__comm_expired(skv__comm_t *comm, const skv__request_t *request,
+                               const char *operation, double seconds) {
+  skv__request_t late = *request;
+  skv__comm_break(comm);
+  return skv__fail(comm->error, SKV_TIMEOUT,
+                   "rank %d: waited %.1f s for rank %d (%s '%s', %zu bytes); it has died, stopped, "
+                   "or is in other work: see its output, or raise --timeout",
+                   (int)comm->rank, seconds, (int)late.peer,
+                   late.way == SKV__SEND ? "send" : "receive", operation, late.bytes);
+}
+
+double skv__comm_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+void skv__comm_pause(uint32_t *idle) {
+  enum { YIELDS = 200 };
+  if (*idle < YIELDS) {
+    ++*idle;
+    sched_yield();
+    return;
+  }
+  nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+}
