@@ -1,0 +1,2 @@
+// The same program in C++: the public headers and their use compile in both languages.
+#include "consumer.c"
