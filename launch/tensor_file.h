@@ -4,7 +4,13 @@
 #ifndef SKV_TENSOR_FILE_H
 #define SKV_TENSOR_FILE_H
 
+#include <stdbool.h>
+
 #include "error.h"
+
+/* A safetensors header may not be longer: refusing a file then takes less than 16 MiB. (The format
+ * allows 100 MB; a header describes about 40 000 tensors in 4 MiB.) */
+#define SKV__SAFETENSORS_HEADER_MAX (4 << 20)
 
 /* What a file says of a tensor. Kept open: reading is pread, by any rank, of its own part only. */
 typedef struct skv__tensor_file {
@@ -59,6 +65,24 @@ skv_status_t skv__output_write(skv__output_t *output, int64_t offset, const void
 skv_status_t skv__output_commit(skv__output_t *output,
                                 skv__error_t *error); /* frees output, whatever happens */
 void skv__output_discard(skv__output_t *output);
+
+/* Several ranks write parts of one output. Rank 0 opens it, sends `place` to the others as bytes,
+ * and they join; a failed join is that rank's failure. Then: everybody writes, the joined commit
+ * (sync and close), all meet at a barrier, and rank 0 commits, which gives the file its name. Any
+ * of them may discard instead. With same_host the file has no name until then, and a killed job
+ * leaves nothing behind; otherwise it has a random name beside `path`, on a file system that all
+ * see. */
+typedef struct skv__output_place {
+  char path[4096]; /* of the temporary file, absolute where the working directory is known */
+  uint64_t device, inode;
+  int32_t same_host;
+} skv__output_place_t;
+skv_status_t skv__output_open_shared(skv__output_t **output, skv__output_place_t *place,
+                                     const char *path, bool same_host, skv__error_t *error);
+skv_status_t skv__output_join(skv__output_t **output, const skv__output_place_t *place,
+                              skv__error_t *error);
+/* Whether `path` names the very file that `input` reads: an output must not replace an input. */
+bool skv__output_same_file(const char *path, const skv__tensor_file_t *input);
 
 /* Headers. npy: returns the bytes of the header (a multiple of 64) written to `head` (at least 4096
  * bytes). */
