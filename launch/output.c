@@ -1,4 +1,5 @@
 /* output.c: files that appear whole under their name or not at all. See tensor_file.h. */
+#define _GNU_SOURCE /* O_TMPFILE */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
