@@ -2,6 +2,7 @@
 #include "launch/account.h"
 
 #include <stddef.h>
+#include <string.h>
 
 /* Vendors' data sheets: dense, SXM or OAM form where there are several. */
 const skv__gpu_t skv__gpus[] = {
@@ -13,6 +14,19 @@ const skv__gpu_t skv__gpus[] = {
     {"mi300x", 1307.4e12, 5.3e12},
     {NULL, 0.0, 0.0},
 };
+
+int64_t skv__account_layers(const char *shape) {
+  static const struct {
+    const char *name;
+    int64_t layers;
+  } models[] = {{"llama2-7b", 32},  {"llama3-8b", 32}, {"llama3-70b", 80}, {"llama3-405b", 126},
+                {"mistral-7b", 32}, {"qwen2-7b", 28},  {"gemma-7b", 28},   {"phi3-mini", 32},
+                {"gpt2", 12},       {"minilm-l6", 6}};
+  for (size_t i = 0; i < sizeof models / sizeof *models; ++i)
+    if (strcmp(shape, models[i].name) == 0)
+      return models[i].layers;
+  return 1;
+}
 
 /* Query i of n sees all keys but the n - 1 - i last ones; a query before the first key sees none.
  */

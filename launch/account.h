@@ -36,6 +36,9 @@ typedef struct skv__account {
   double merge_bytes, merge_flop;                  /* of one row: two (O, LSE) in, one O out */
 } skv__account_t;
 
+/* Layers of a model that shape.h knows by name; 1 for anything else. */
+int64_t skv__account_layers(const char *shape);
+
 skv__account_t skv__account_of(const skv__account_case_t *work, const skv__gpu_t *gpu);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "launch/account.h"
+#include "launch/shape.h"
 
 static const double GIB = 1024.0 * 1024.0 * 1024.0;
 
@@ -78,6 +79,13 @@ Test(account, causal_counts_the_visible_pairs) {
       cr_expect(eq(dbl, llama(queries, keys, 1, true).pairs, pairs), "%d x %d", (int)queries,
                 (int)keys);
     }
+}
+
+Test(account, every_named_model_has_its_layers) {
+  for (const skv__model_t *model = skv__models(); model->name; ++model)
+    cr_expect(skv__account_layers(model->name) > 1, "%s", model->name);
+  cr_expect(eq(i64, skv__account_layers("llama3-8b"), 32));
+  cr_expect(eq(i64, skv__account_layers("32,8,128"), 1));
 }
 
 Test(account, figures_of_gpus) {
