@@ -7,11 +7,41 @@
 
 #include "kit.h"
 
+/* The tensors of a case widened to fp32, which is exact, so that the loops below are plain. */
+typedef struct wide {
+  float *q, *k, *v;
+} wide_t;
+
 /* One row: a query of a query head of a sequence. */
 typedef struct row {
+  const wide_t *wide;
   const kit_case_t *test;
   int64_t sequence, query, head;
 } row_t;
+
+static float *widened(skv_dtype_t dtype, const void *data, int64_t count) {
+  float *wide = malloc(((size_t)count + 1) * sizeof *wide);
+  if (wide == NULL)
+    abort();
+  for (int64_t i = 0; i < count; i++)
+    wide[i] = kit_widen(dtype, data, i);
+  return wide;
+}
+
+static wide_t wide_open(const kit_case_t *test) {
+  const skv_problem_t *p = &test->problem;
+  int64_t queries = p->batch * p->q_tokens * p->q_heads;
+  int64_t keys = p->batch * p->kv_capacity_tokens * p->kv_heads;
+  return (wide_t){.q = widened(p->dtype, test->q, queries * p->head_dim),
+                  .k = widened(p->dtype, test->k, keys * p->head_dim),
+                  .v = widened(p->dtype, test->v, keys * p->value_head_dim)};
+}
+
+static void wide_close(wide_t *wide) {
+  free(wide->q);
+  free(wide->k);
+  free(wide->v);
+}
 
 /* Which keys a row may see: [begin, end) of its sequence, possibly empty. */
 typedef struct sight {
@@ -36,56 +66,58 @@ static sight_t sight_of(row_t row) {
   return sight;
 }
 
-static float q_value(row_t row, int64_t d) {
+static const float *q_of(row_t row) {
   const skv_problem_t *p = &row.test->problem;
   int64_t token = row.sequence * p->q_tokens + row.query;
-  return kit_widen(p->dtype, row.test->q, (token * p->q_heads + row.head) * p->head_dim + d);
+  return row.wide->q + (token * p->q_heads + row.head) * p->head_dim;
 }
 
-static int64_t kv_index(row_t row, int64_t key, int64_t dim) {
+static int64_t kv_index(row_t row, int64_t key) {
   const skv_problem_t *p = &row.test->problem;
   int64_t kv_head = row.head / (p->q_heads / p->kv_heads);
-  return ((row.sequence * p->kv_capacity_tokens + key) * p->kv_heads + kv_head) * dim;
+  return (row.sequence * p->kv_capacity_tokens + key) * p->kv_heads + kv_head;
 }
 
-static float k_value(row_t row, int64_t key, int64_t d) {
-  const skv_problem_t *p = &row.test->problem;
-  return kit_widen(p->dtype, row.test->k, kv_index(row, key, p->head_dim) + d);
+static const float *k_of(row_t row, int64_t key) {
+  return row.wide->k + kv_index(row, key) * row.test->problem.head_dim;
 }
 
-static float v_value(row_t row, int64_t key, int64_t d) {
-  const skv_problem_t *p = &row.test->problem;
-  return kit_widen(p->dtype, row.test->v, kv_index(row, key, p->value_head_dim) + d);
+static const float *v_of(row_t row, int64_t key) {
+  return row.wide->v + kv_index(row, key) * row.test->problem.value_head_dim;
 }
 
 /* ---- fp64 ---- */
 
 static double logit64(row_t row, int64_t key) {
   const skv_problem_t *p = &row.test->problem;
+  const float *q = q_of(row), *k = k_of(row, key);
   double dot = 0.0;
   for (int64_t d = 0; d < p->head_dim; d++)
-    dot += (double)q_value(row, d) * (double)k_value(row, key, d);
+    dot += (double)q[d] * (double)k[d];
   double logit = dot * (double)p->scale;
   return p->softcap > 0.0f ? (double)p->softcap * tanh(logit / (double)p->softcap) : logit;
 }
 
-/* o[value_head_dim] and the LSE, by a pass for the maximum and a pass for the sums. */
-static double oracle_row(row_t row, double *o) {
+/* o[value_head_dim] and the LSE, by a pass for the logits and a pass for the sums. */
+static double oracle_row(row_t row, double *logits, double *o) {
   int64_t dim = row.test->problem.value_head_dim;
   sight_t sight = sight_of(row);
   const float *sinks = row.test->sinks;
   double max = sinks != NULL ? (double)sinks[row.head] : -INFINITY;
-  for (int64_t key = sight.begin; key < sight.end; key++)
-    max = fmax(max, logit64(row, key));
+  for (int64_t key = sight.begin; key < sight.end; key++) {
+    logits[key] = logit64(row, key);
+    max = fmax(max, logits[key]);
+  }
   memset(o, 0, (size_t)dim * sizeof *o);
   if (max == -INFINITY)
     return -INFINITY;
   double sum = sinks != NULL ? exp((double)sinks[row.head] - max) : 0.0;
   for (int64_t key = sight.begin; key < sight.end; key++) {
-    double weight = exp(logit64(row, key) - max);
+    double weight = exp(logits[key] - max);
+    const float *v = v_of(row, key);
     sum += weight;
     for (int64_t d = 0; d < dim; d++)
-      o[d] += weight * (double)v_value(row, key, d);
+      o[d] += weight * (double)v[d];
   }
   for (int64_t d = 0; d < dim; d++)
     o[d] /= sum;
@@ -94,40 +126,39 @@ static double oracle_row(row_t row, double *o) {
 
 /* ---- fp32 ---- */
 
-/* The row's scores, materialised, and their maximum. */
-static float plain_scores(row_t row, sight_t sight, float *scores) {
+static float logit32(row_t row, int64_t key) {
   const skv_problem_t *p = &row.test->problem;
-  float max = row.test->sinks != NULL ? row.test->sinks[row.head] : -INFINITY;
-  for (int64_t key = sight.begin; key < sight.end; key++) {
-    float dot = 0.0f;
-    for (int64_t d = 0; d < p->head_dim; d++)
-      dot += q_value(row, d) * k_value(row, key, d);
-    float logit = dot * p->scale;
-    if (p->softcap > 0.0f)
-      logit = p->softcap * tanhf(logit / p->softcap);
-    scores[key - sight.begin] = logit;
-    max = fmaxf(max, logit);
-  }
-  return max;
+  const float *q = q_of(row), *k = k_of(row, key);
+  float dot = 0.0f;
+  for (int64_t d = 0; d < p->head_dim; d++)
+    dot += q[d] * k[d];
+  float logit = dot * p->scale;
+  return p->softcap > 0.0f ? p->softcap * tanhf(logit / p->softcap) : logit;
 }
 
-/* Three passes: scores and maximum, exponentials and sum, weighted values. */
+/* Three passes: logits and maximum, exponentials and sum, weighted values. */
 static float plain_row(row_t row, float *scores, float *o) {
   int64_t dim = row.test->problem.value_head_dim;
   sight_t sight = sight_of(row);
-  float max = plain_scores(row, sight, scores);
+  const float *sinks = row.test->sinks;
+  float max = sinks != NULL ? sinks[row.head] : -INFINITY;
+  for (int64_t key = sight.begin; key < sight.end; key++) {
+    scores[key] = logit32(row, key);
+    max = fmaxf(max, scores[key]);
+  }
   memset(o, 0, (size_t)dim * sizeof *o);
   if (max == -INFINITY)
     return -INFINITY;
-  float sum = row.test->sinks != NULL ? expf(row.test->sinks[row.head] - max) : 0.0f;
-  for (int64_t i = 0; i < sight.end - sight.begin; i++) {
-    scores[i] = expf(scores[i] - max);
-    sum += scores[i];
+  float sum = sinks != NULL ? expf(sinks[row.head] - max) : 0.0f;
+  for (int64_t key = sight.begin; key < sight.end; key++) {
+    scores[key] = expf(scores[key] - max);
+    sum += scores[key];
   }
-  for (int64_t i = 0; i < sight.end - sight.begin; i++) {
-    float weight = scores[i] / sum;
+  for (int64_t key = sight.begin; key < sight.end; key++) {
+    float weight = scores[key] / sum;
+    const float *v = v_of(row, key);
     for (int64_t d = 0; d < dim; d++)
-      o[d] += weight * v_value(row, sight.begin + i, d);
+      o[d] += weight * v[d];
   }
   return max + logf(sum);
 }
@@ -155,19 +186,29 @@ static bool next_row(row_t *row) {
 }
 
 void kit_oracle(const kit_case_t *test, double *o, double *lse) {
-  row_t row = {.test = test, .head = -1};
+  int64_t dim = test->problem.value_head_dim;
+  wide_t wide = wide_open(test);
+  double *logits = malloc(((size_t)test->problem.kv_capacity_tokens + 1) * sizeof *logits);
+  if (logits == NULL)
+    abort();
+  row_t row = {.wide = &wide, .test = test, .head = -1};
   while (next_row(&row))
-    lse[row_index(row)] = oracle_row(row, o + row_index(row) * test->problem.value_head_dim);
+    lse[row_index(row)] = oracle_row(row, logits, o + row_index(row) * dim);
+  free(logits);
+  wide_close(&wide);
 }
 
 void kit_plain(const kit_case_t *test, float *o, float *lse) {
+  int64_t dim = test->problem.value_head_dim;
+  wide_t wide = wide_open(test);
   float *scores = malloc(((size_t)test->problem.kv_capacity_tokens + 1) * sizeof *scores);
   if (scores == NULL)
     abort();
-  row_t row = {.test = test, .head = -1};
+  row_t row = {.wide = &wide, .test = test, .head = -1};
   while (next_row(&row))
-    lse[row_index(row)] = plain_row(row, scores, o + row_index(row) * test->problem.value_head_dim);
+    lse[row_index(row)] = plain_row(row, scores, o + row_index(row) * dim);
   free(scores);
+  wide_close(&wide);
 }
 
 /* ---- the error rule ---- */
