@@ -3,19 +3,29 @@
  * N blocks round-robin. docs/layouts.md tells why run boundaries are snapped. */
 #include "shard.h"
 
-/* Boundaries of even runs are multiples of the largest power of two that leaves at least this many
- * of them to a run. */
+/* Boundaries of even runs are multiples of a power of two, the granule: the largest that leaves at
+ * least GRANULES_OF_A_RUN of them to a run, or half of that where the longest run would otherwise
+ * exceed the mean by more than MOST_EXCESS_PERCENT. */
 #define GRANULES_OF_A_RUN 8
+#define MOST_EXCESS_PERCENT 9
 
 static int64_t ceil_divide(int64_t value, int64_t divisor) {
   return value / divisor + (value % divisor != 0);
 }
 
+static int64_t granule_blocks(int64_t blocks, int64_t runs) {
+  int64_t most = blocks / (GRANULES_OF_A_RUN * runs);
+  if (most < 2)
+    return 1;
+  int64_t granule = skv__order_split((skv__node_t){0, most + 1});
+  int64_t longest = ceil_divide(ceil_divide(blocks, granule), runs) * granule;
+  bool uneven = longest * runs - blocks > blocks * MOST_EXCESS_PERCENT / 100;
+  return uneven ? granule / 2 : granule;
+}
+
 /* Where run `run` of `runs` nearly equal ones begins; run == runs gives the end. */
 static int64_t even_run_begin(int64_t blocks, int64_t runs, int64_t run) {
-  int64_t most = blocks / (GRANULES_OF_A_RUN * runs);
-  int64_t granule = most > 1 ? skv__order_split((skv__node_t){0, most + 1}) : 1;
-  int64_t granules = ceil_divide(blocks, granule);
+  int64_t granule = granule_blocks(blocks, runs), granules = ceil_divide(blocks, granule);
   /* floor(run * granules / runs), in two parts so that nothing overflows */
   int64_t first = granules / runs * run + granules % runs * run / runs;
   return first == granules ? blocks : first * granule;
