@@ -53,8 +53,9 @@ static skv_status_t read_number(const skv__option_t *option, const char *text,
                                 skv__error_t *error) {
   char *end = NULL;
   double number = strtod(text, &end);
-  if (end == text || *end || text[strspn(text, "+-.0123456789eE")] || !isfinite(number))
-    return skv__fail(error, SKV_INVALID, "--%s %.60s: not a finite decimal number", option->name,
+  if (end == text || *end || text[strspn(text, "+-.0123456789eE")] || !isfinite(number) ||
+      number <= 0.0)
+    return skv__fail(error, SKV_INVALID, "--%s %.60s: not a decimal number above 0", option->name,
                      text);
   *(double *)option->result = number;
   return SKV_OK;

@@ -11,7 +11,7 @@ typedef enum skv__option_kind {
   SKV__FLAG,   /* bool *: true when given */
   SKV__TEXT,   /* const char **: as it stands, not empty; lives as long as the arguments */
   SKV__SIZE,   /* int64_t *: 4096, 16k (2^10), 1M (2^20); at least `minimum` */
-  SKV__NUMBER, /* double *: finite */
+  SKV__NUMBER, /* double *: finite and more than 0 */
   SKV__CHOICE  /* int *: which of the words of `value` ("auto|cpu|cuda"), from 0 */
 } skv__option_kind_t;
 
