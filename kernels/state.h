@@ -212,7 +212,7 @@ SKV_FN float skv__tanh(float x) {
  * matter which of 0 and -0 a maximum kept. -inf (no visible key) stays. Outside +-2^30 the residual
  * t - e no longer fits an exponent: above it the row becomes NaN, below it its mass becomes 0. */
 SKV_FN float skv__exponent(float t) {
-  float e = ceilf(t) + 0.0f;
+  float e = skv__canonical(ceilf(t) + 0.0f);
   if (t > SKV__EXPONENT_LIMIT)
     return skv__bits_float(SKV__INF_BITS);
   return t < -SKV__EXPONENT_LIMIT && t >= -FLT_MAX ? -SKV__EXPONENT_LIMIT : e;

@@ -75,8 +75,8 @@ SKV_FN void bits_functions(uint64_t *state, uint64_t *hash) {
   bits_add(hash, skv__log(y));
   bits_add(hash, skv__tanh(x));
   bits_add(hash, skv__leaf_value(y));
-  float e_old = skv__canonical(skv__exponent(x));
-  float e_new = skv__canonical(skv__exponent(y));
+  float e_old = skv__exponent(x);
+  float e_new = skv__exponent(y);
   bits_add(hash, e_old);
   bits_add(hash, skv__leaf_exponent(e_old, y));
   bits_add(hash, skv__rescale(e_old, e_new > e_old ? e_new : e_old));
@@ -115,7 +115,7 @@ SKV_FN void bits_partials(uint64_t *state, uint64_t *hash) {
     bits_add(hash, skv__partial_lse(mass.e, mass.l, lse_base));
     skv__lse_weights_t weights = skv__lse_merge_weights(left, right, lse_base);
     bits_add(hash, skv__canonical(weights.lse));
-    bits_add(hash, weights.left);
+    bits_add(hash, skv__canonical(weights.left));
     bits_add(hash, skv__lse_merge_value(weights, right, left));
   }
 }
