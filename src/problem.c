@@ -10,6 +10,8 @@
 enum { TILE_TOKENS = 64, HEAD_DIM_MAX = 256 };
 /* Token counts and extents stay below this, so that sums of a few never overflow. */
 #define TOKENS_MAX (INT64_C(1) << 48)
+/* Rows, or keys of all heads: times a state's or a key's bytes, this stays below 2^63. */
+#define ROWS_MAX 0x1p50
 
 void skv_problem_init(skv_problem_t *problem, size_t struct_bytes, int64_t q_heads,
                       int64_t kv_heads, int64_t head_dim) {
@@ -49,6 +51,13 @@ static skv_status_t check_extents(const skv_problem_t *p, skv__error_t *error) {
     return skv__fail(error, SKV_INVALID,
                      "head_dim %lld and value_head_dim %lld: each must be 1 to %d",
                      (long long)p->head_dim, (long long)p->value_head_dim, HEAD_DIM_MAX);
+  double states = (double)p->batch * (double)p->q_tokens * (double)p->q_heads;
+  double keys = (double)p->batch * (double)p->kv_capacity_tokens * (double)p->kv_heads;
+  if (states > ROWS_MAX || keys > ROWS_MAX)
+    return skv__fail(
+        error, SKV_INVALID,
+        "%.3g rows over %.3g keys of all heads: more than 2^50 of either cannot be addressed",
+        states, keys);
   return SKV_OK;
 }
 

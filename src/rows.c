@@ -127,7 +127,7 @@ static int64_t pass_round_robin(const skv__rows_t *rows, int64_t pass, skv__run_
   return taker.count;
 }
 
-int64_t skv__rows_pass(const skv__rows_t *rows, int64_t pass, int32_t only, skv__run_t *runs,
+int64_t skv__rows_pass(const skv__rows_t *rows, int64_t pass, skv__run_t *runs,
                        int64_t *slice_rows) {
   if (rows->owner == SKV_ROWS_ROUND_ROBIN)
     return pass_round_robin(rows, pass, runs, slice_rows);
@@ -137,8 +137,7 @@ int64_t skv__rows_pass(const skv__rows_t *rows, int64_t pass, int32_t only, skv_
                      rows->q_heads, owner, runs,  count};
     visit_owner(rows, owner, &taker.visitor);
     slice_rows[owner] = max_of(0, min_of(taker.seen, taker.end) - first) * rows->q_heads;
-    if (only < 0 || only == owner)
-      count = taker.count;
+    count = taker.count;
   }
   return count;
 }

@@ -29,9 +29,9 @@ int64_t skv__rows_owned_bound(const skv__shard_t *shard, int64_t block_tokens, i
 int64_t skv__rows_passes(const skv__rows_t *rows);
 /* Most runs of a pass. */
 int64_t skv__rows_run_bound(const skv__shard_t *shard, int64_t batch, skv_row_owner_t owner);
-/* The runs of a pass, by owner, and the rows of each owner's slice [ranks]. `only` >= 0: the runs
- * of that owner alone (by position). Returns how many runs. */
-int64_t skv__rows_pass(const skv__rows_t *rows, int64_t pass, int32_t only, skv__run_t *runs,
+/* The runs of a pass, by owner and sequence, and the rows of each owner's slice [ranks]. Returns
+ * how many runs. */
+int64_t skv__rows_pass(const skv__rows_t *rows, int64_t pass, skv__run_t *runs,
                        int64_t *slice_rows);
 
 #endif

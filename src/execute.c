@@ -1,0 +1,202 @@
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "plan.h"
+#include "plan_parts.h"
+
+/* ---- arguments ---- */
+
+static skv_status_t check_tensor(const skv_tensor_t *tensor, const char *name, bool needed,
+                                 skv__error_t *error) {
+  if (tensor->stride[3] != 1)
+    return skv__fail(error, SKV_INVALID,
+                     "the innermost stride of %s is %lld: only 1 is supported, make a dense copy",
+                     name, (long long)tensor->stride[3]);
+  if (needed && !tensor->data)
+    return skv__fail(error, SKV_INVALID, "%s has no data", name);
+  return SKV_OK;
+}
+
+/* Does this rank hold a key that exists? */
+static bool holds_keys(const skv_plan_t *plan, int64_t used_blocks) {
+  return plan->work_count && plan->work[0].begin < used_blocks;
+}
+
+static int64_t used_blocks(const skv_plan_t *plan) {
+  int64_t most = 0;
+  for (int64_t sequence = 0; sequence < plan->problem.batch; sequence++)
+    most = plan->k_tokens[sequence] > most ? plan->k_tokens[sequence] : most;
+  return (most + plan->problem.block_tokens - 1) / plan->problem.block_tokens;
+}
+
+static skv_status_t take_lengths(skv_plan_t *plan, const skv_inputs_t *inputs, int64_t *queries,
+                                 skv__error_t *error) {
+  const skv_problem_t *p = &plan->problem;
+  *queries = 0;
+  for (int64_t s = 0; s < p->batch; s++) {
+    int64_t q_tokens = inputs->q_tokens ? inputs->q_tokens[s] : p->q_tokens;
+    int64_t k_tokens = inputs->k_tokens ? inputs->k_tokens[s] : p->kv_capacity_tokens;
+    if (q_tokens < 0 || q_tokens > p->q_tokens)
+      return skv__fail(error, SKV_INVALID,
+                       "sequence %lld has %lld queries: the plan allows 0 to %lld", (long long)s,
+                       (long long)q_tokens, (long long)p->q_tokens);
+    if (k_tokens < 0 || k_tokens > p->kv_capacity_tokens)
+      return skv__fail(error, SKV_INVALID,
+                       "sequence %lld has %lld keys: the plan's capacity is %lld", (long long)s,
+                       (long long)k_tokens, (long long)p->kv_capacity_tokens);
+    int64_t q_start = inputs->q_start ? inputs->q_start[s] : k_tokens - q_tokens;
+    if (q_start < -SKV__FAR / 2 || q_start > SKV__FAR / 2)
+      return skv__fail(error, SKV_INVALID, "sequence %lld starts at position %lld: out of range",
+                       (long long)s, (long long)q_start);
+    plan->q_tokens[s] = q_tokens;
+    plan->k_tokens[s] = k_tokens;
+    plan->q_start[s] = q_start;
+    *queries += q_tokens;
+  }
+  return SKV_OK;
+}
+
+static skv_status_t check_arguments(skv_plan_t *plan, const skv_inputs_t *inputs,
+                                    const skv_outputs_t *outputs, const void *workspace,
+                                    size_t workspace_bytes, skv__error_t *error) {
+  int64_t queries;
+  if (!inputs || inputs->struct_bytes != sizeof *inputs || !outputs ||
+      outputs->struct_bytes != sizeof *outputs)
+    return skv__fail(error, SKV_INVALID,
+                     "inputs or outputs: struct_bytes is not the size of the struct");
+  SKV_TRY(take_lengths(plan, inputs, &queries, error));
+  bool keys = holds_keys(plan, used_blocks(plan));
+  SKV_TRY(check_tensor(&inputs->q, "q", queries > 0, error));
+  SKV_TRY(check_tensor(&inputs->k, "k", keys && queries > 0, error));
+  SKV_TRY(check_tensor(&inputs->v, "v", keys && queries > 0, error));
+  SKV_TRY(check_tensor(&outputs->o, "o", queries > 0, error));
+  if ((int64_t)workspace_bytes < plan->workspace.total || (uintptr_t)workspace % 64)
+    return skv__fail(error, SKV_MEMORY,
+                     "the workspace has %zu bytes at %p: %lld bytes aligned to 64 are needed",
+                     workspace_bytes, workspace, (long long)plan->workspace.total);
+  return SKV_OK;
+}
+
+/* Lengths and positions decide who sends what: the ranks must have the same. */
+static skv_status_t agree(skv_plan_t *plan, skv_status_t status, const char *text) {
+  size_t bytes = (size_t)plan->problem.batch * sizeof(int64_t);
+  skv__fact_t facts[] = {{"q_tokens", XXH64(plan->q_tokens, bytes, 0)},
+                         {"k_tokens", XXH64(plan->k_tokens, bytes, 0)},
+                         {"q_start", XXH64(plan->q_start, bytes, 0)}};
+  return skv__comm_agree(plan->context->comm, facts, sizeof facts / sizeof *facts, status, text);
+}
+
+/* ---- passes ---- */
+
+static void begin_pass(skv_plan_t *plan, skv__bank_t *bank, int64_t pass,
+                       const skv_inputs_t *inputs, unsigned char *memory) {
+  skv__plan_shape(plan, &bank->job);
+  bank->pass = pass;
+  bank->used_blocks = used_blocks(plan);
+  bank->job.k_tokens = plan->k_tokens;
+  bank->job.q_start = plan->q_start;
+  bank->job.q = inputs->q;
+  bank->job.k = inputs->k;
+  bank->job.v = inputs->v;
+  bank->job.runs = bank->runs;
+  bank->job.run_count = skv__rows_pass(&plan->rows, pass, bank->runs, bank->slice_rows);
+  bank->job.slice_rows = bank->slice_rows;
+  skv__bank_reset(bank, plan->shard.blocks, plan->problem.order == SKV_ORDER_FREE, memory);
+}
+
+/* While one pass is evaluated, the exchange of the pass before goes on. */
+static skv_status_t poll_exchange(void *user) {
+  skv_plan_t *plan = user;
+  bool moved;
+  double begin = skv__comm_now();
+  skv_status_t status = skv__exchange_advance(&plan->exchange, &moved);
+  plan->times.communicate_seconds += skv__comm_now() - begin;
+  return status;
+}
+
+static skv_status_t evaluate_pass(skv_plan_t *plan, skv__bank_t *bank, void *scratch,
+                                  void *stream) {
+  skv__error_t *error = &plan->context->error;
+  /* An observer is told of each block before it is merged, so that blocks are evaluated one by one.
+   */
+  int32_t group = plan->options.observer ? 1 : plan->work_count;
+  double begin = skv__comm_now(), polled = plan->times.communicate_seconds;
+  for (int32_t done = 0; done < plan->work_count; done += group)
+    SKV_TRY(skv__bank_evaluate(bank, plan->work + done, group, scratch, poll_exchange, plan, stream,
+                               error));
+  plan->times.compute_seconds +=
+      skv__comm_now() - begin - (plan->times.communicate_seconds - polled);
+  return SKV_OK;
+}
+
+static skv_status_t end_exchange(skv_plan_t *plan) {
+  double begin = skv__comm_now(), waited = plan->times.wait_seconds;
+  SKV_TRY(skv__exchange_end(&plan->exchange, &plan->times.wait_seconds));
+  plan->times.communicate_seconds += skv__comm_now() - begin - (plan->times.wait_seconds - waited);
+  return SKV_OK;
+}
+
+static skv_status_t pass_queries(skv_plan_t *plan, const skv_inputs_t *inputs,
+                                 const skv__finish_t *finish, unsigned char *workspace,
+                                 void *stream) {
+  const skv__workspace_t *w = &plan->workspace;
+  int64_t passes = skv__rows_passes(&plan->rows);
+  for (int64_t pass = 0; pass < passes; pass++) {
+    int32_t turn = (int32_t)(pass % plan->banks);
+    begin_pass(plan, &plan->bank[turn], pass, inputs, workspace + w->bank[turn]);
+    SKV_TRY(evaluate_pass(plan, &plan->bank[turn], workspace + w->scratch, stream));
+    SKV_TRY(end_exchange(plan));
+    SKV_TRY(skv__exchange_begin(&plan->exchange, &plan->bank[turn], finish));
+    if (plan->banks == 1)
+      SKV_TRY(end_exchange(plan));
+  }
+  return end_exchange(plan);
+}
+
+/* The runs of this rank's own rows. */
+static void keep_own_runs(skv__job_t *job, int32_t rank) {
+  if (job->round_robin)
+    return;
+  while (job->run_count && job->runs->owner != rank) {
+    job->runs++;
+    job->run_count--;
+  }
+  for (int64_t i = 0; i < job->run_count; i++)
+    if (job->runs[i].owner != rank)
+      job->run_count = i;
+}
+
+static skv_status_t pass_keys(skv_plan_t *plan, const skv_inputs_t *inputs,
+                              const skv__finish_t *finish, unsigned char *workspace) {
+  const skv__workspace_t *w = &plan->workspace;
+  skv__bank_t *bank = &plan->bank[0];
+  begin_pass(plan, bank, 0, inputs, workspace + w->bank[0]);
+  skv__job_t all = bank->job;
+  keep_own_runs(&bank->job, plan->rank);
+  SKV_TRY(skv__stream_run(&plan->stream, bank, inputs, plan->k_tokens, workspace + w->scratch,
+                          workspace + w->stream, &plan->times, &plan->context->error));
+  bank->job = all;
+  SKV_TRY(skv__exchange_begin(&plan->exchange, bank, finish));
+  return end_exchange(plan);
+}
+
+skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs, const skv_outputs_t *outputs,
+                         void *workspace, size_t workspace_bytes, void *stream) {
+  if (!plan)
+    return SKV_INVALID;
+  skv__error_t mine = {0};
+  skv__error_clear(&plan->context->error);
+  plan->times = (skv_times_t){.struct_bytes = sizeof plan->times};
+  skv_status_t status = check_arguments(plan, inputs, outputs, workspace, workspace_bytes, &mine);
+  SKV_TRY(agree(plan, status, mine.text));
+  skv__finish_t finish = {.o = outputs->o,
+                          .out_dtype = plan->problem.out_dtype,
+                          .lse = outputs->lse,
+                          .sinks = plan->options.partial ? NULL : inputs->sinks,
+                          .bits = outputs->bits};
+  memcpy(finish.lse_stride, outputs->lse_stride, sizeof finish.lse_stride);
+  if (plan->options.direction == SKV_PASS_KV)
+    return pass_keys(plan, inputs, &finish, workspace);
+  return pass_queries(plan, inputs, &finish, workspace, stream);
+}

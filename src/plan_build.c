@@ -1,0 +1,321 @@
+#include <stdlib.h>
+
+#include "plan_parts.h"
+
+#define DEFAULT_TARGET_BYTES (INT64_C(64) << 20)
+enum {
+  STREAM_SHARE = 8,        /* of the target, for one chunk of a pass-KV stream */
+  LEAST_PASS_QUERIES = 64, /* of all owners together: fewer would read the keys too often */
+};
+
+static int64_t max_of(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+static int64_t min_of(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job) {
+  const skv_problem_t *p = &plan->problem;
+  *job = (skv__job_t){.q_heads = p->q_heads,
+                      .kv_heads = p->kv_heads,
+                      .head_dim = p->head_dim,
+                      .value_head_dim = p->value_head_dim,
+                      .dtype = p->dtype,
+                      .scale = p->scale,
+                      .softcap = p->softcap,
+                      .leaf_tokens = p->leaf_tokens,
+                      .block_tokens = p->block_tokens,
+                      .free_order = p->order == SKV_ORDER_FREE,
+                      .left_tokens = skv__problem_left(p),
+                      .right_tokens = skv__problem_right(p),
+                      .kv_head_end = p->kv_heads,
+                      .ranks = plan->ranks,
+                      .round_robin = plan->options.row_owner == SKV_ROWS_ROUND_ROBIN};
+}
+
+static bool passes_kv(const skv_plan_t *plan) {
+  return plan->options.direction == SKV_PASS_KV;
+}
+
+/* ---- nodes ---- */
+
+static skv__node_t *list_blocks(const skv__node_t *nodes, int32_t *count) {
+  int64_t blocks = 0;
+  for (int32_t i = 0; i < *count; i++)
+    blocks += nodes[i].end - nodes[i].begin;
+  skv__node_t *list = malloc(((size_t)blocks + 1) * sizeof *list);
+  int32_t listed = 0;
+  for (int32_t i = 0; list && i < *count; i++)
+    for (int64_t block = nodes[i].begin; block < nodes[i].end; block++)
+      list[listed++] = (skv__node_t){block, block + 1};
+  *count = listed;
+  return list;
+}
+
+skv_status_t skv__plan_work(const skv__shard_t *shard, int32_t rank, bool blocks,
+                            skv__node_t **nodes, int32_t *count, skv__error_t *error) {
+  *count = (int32_t)skv__shard_frontier(shard, rank, NULL);
+  *nodes = malloc(((size_t)*count + 1) * sizeof **nodes);
+  if (*nodes)
+    skv__shard_frontier(shard, rank, *nodes);
+  if (*nodes && blocks) {
+    skv__node_t *list = list_blocks(*nodes, count);
+    free(*nodes);
+    *nodes = list;
+  }
+  return *nodes ? SKV_OK
+                : skv__fail(error, SKV_MEMORY, "out of memory for the nodes of rank %d", (int)rank);
+}
+
+static bool place_work(skv_plan_t *plan, const skv__node_t *nodes, int32_t count) {
+  plan->work = malloc(((size_t)count + 1) * sizeof *plan->work);
+  plan->work_count = count;
+  int64_t offset = 0;
+  for (int32_t i = 0; plan->work && i < count; i++) {
+    plan->work[i] = (skv__job_node_t){nodes[i].begin, nodes[i].end, offset};
+    offset += (nodes[i].end - nodes[i].begin) * plan->problem.block_tokens;
+  }
+  return plan->work != NULL;
+}
+
+/* ---- hops ---- */
+
+static int32_t reduce_hops(void *user, int32_t owner, skv__hop_t *hops) {
+  const skv_plan_t *plan = user;
+  return skv__schedule_hops(plan->options.reduce, plan->options.results, plan->ranks, owner, hops);
+}
+
+/* Pass-KV leaves each root at its owner; one owner after another hands its rows out, so that few
+ * states wait. */
+static int32_t result_hops(void *user, int32_t owner, skv__hop_t *hops) {
+  const skv_plan_t *plan = user;
+  int32_t count = 0;
+  for (int32_t rank = 0; plan->options.results != SKV_RESULTS_OWNER && rank < plan->ranks; rank++)
+    if (rank != owner && (rank == 0 || plan->options.results == SKV_RESULTS_ALL))
+      hops[count++] = (skv__hop_t){.round = owner, .from = owner, .to = rank, .copies = true};
+  return count;
+}
+
+static skv_status_t rehearse(skv_plan_t *plan, skv__node_t *const *nodes, const int32_t *counts,
+                             skv__error_t *error) {
+  skv__cast_t cast = {.blocks = plan->shard.blocks,
+                      .ranks = plan->ranks,
+                      .rank = plan->rank,
+                      .free_order = plan->problem.order == SKV_ORDER_FREE,
+                      .start = nodes,
+                      .start_count = counts,
+                      .roots = passes_kv(plan)};
+  return skv__rehearse(&plan->rehearsal, &cast, passes_kv(plan) ? result_hops : reduce_hops, plan,
+                       skv__schedule_hop_bound(plan->ranks), error);
+}
+
+/* ---- sizes ---- */
+
+/* Most nodes in a set while this rank's own work is inserted, one node after another. */
+static skv_status_t own_peak(const skv_plan_t *plan, int32_t *peak, skv__error_t *error) {
+  skv__pending_t set = {.blocks = plan->shard.blocks,
+                        .free_order = plan->problem.order == SKV_ORDER_FREE,
+                        .capacity = plan->work_count + 1,
+                        .held = malloc(((size_t)plan->work_count + 1) * sizeof(skv__held_t))};
+  *peak = 0;
+  if (!set.held)
+    return skv__fail(error, SKV_MEMORY, "out of memory while sizing pending sets");
+  for (int32_t i = 0; i < plan->work_count; i++) {
+    skv__pending_insert(&set, (skv__node_t){plan->work[i].begin, plan->work[i].end}, 0, NULL, NULL);
+    *peak = set.count > *peak ? set.count : *peak;
+  }
+  free(set.held);
+  return SKV_OK;
+}
+
+static int64_t most_owned(const skv_plan_t *plan, int32_t first, int32_t end) {
+  const skv_problem_t *p = &plan->problem;
+  if (plan->options.row_owner == SKV_ROWS_ROUND_ROBIN)
+    return (p->batch * p->q_tokens + plan->ranks - 1) / plan->ranks;
+  int64_t most = 0;
+  for (int32_t owner = first; owner < end; owner++)
+    most = max_of(
+        most, skv__rows_owned_bound(&plan->shard, p->block_tokens, p->batch, p->q_tokens, owner));
+  return most;
+}
+
+static void size_pass_kv(skv_plan_t *plan, int32_t *set_capacity) {
+  bool own = plan->options.results == SKV_RESULTS_OWNER;
+  plan->banks = 1;
+  plan->slots = plan->stream.slots + plan->rehearsal.peak_slots;
+  *set_capacity = plan->stream.set_capacity + plan->rehearsal.peak_nodes;
+  plan->rows.pass_queries = max_of(1, most_owned(plan, 0, plan->ranks));
+  plan->slice_rows_bound =
+      plan->problem.q_heads *
+      (own ? most_owned(plan, plan->rank, plan->rank + 1) : plan->rows.pass_queries);
+}
+
+static skv_status_t size_pass_q(skv_plan_t *plan, int64_t target_bytes, int32_t *set_capacity,
+                                skv__error_t *error) {
+  const skv_problem_t *p = &plan->problem;
+  int32_t peak;
+  SKV_TRY(own_peak(plan, &peak, error));
+  int64_t at_start = plan->ranks * (plan->options.observer ? peak + 1 : (int64_t)plan->work_count);
+  plan->banks = plan->ranks > 1 ? 2 : 1;
+  plan->slots = (int32_t)max_of(at_start, plan->rehearsal.peak_slots) + 1;
+  *set_capacity = (peak > plan->rehearsal.peak_nodes ? peak : plan->rehearsal.peak_nodes) + 2;
+  int64_t slot_bytes = target_bytes / (plan->banks * plan->slots);
+  int64_t queries = slot_bytes / ((p->value_head_dim + 2) * (int64_t)sizeof(float)) / p->q_heads;
+  queries = max_of(queries, (LEAST_PASS_QUERIES + plan->ranks - 1) / plan->ranks);
+  plan->rows.pass_queries = max_of(1, min_of(queries, most_owned(plan, 0, plan->ranks)));
+  plan->slice_rows_bound = plan->rows.pass_queries * p->q_heads;
+  return SKV_OK;
+}
+
+static int64_t take(int64_t *total, int64_t bytes) {
+  int64_t begin = *total;
+  *total += (bytes + 63) / 64 * 64;
+  return begin;
+}
+
+static void lay_out_workspace(skv_plan_t *plan, int64_t slot_bytes) {
+  skv__job_t shape;
+  skv__plan_shape(plan, &shape);
+  skv__workspace_t *w = &plan->workspace;
+  for (int32_t i = 0; i < plan->banks; i++)
+    w->bank[i] = take(&w->total, plan->slots * slot_bytes);
+  w->scratch = take(&w->total,
+                    (int64_t)plan->context->kernel->scratch_bytes(&shape, plan->context->threads));
+  w->stream = take(&w->total, passes_kv(plan) ? skv__stream_bytes(&plan->stream) : 0);
+}
+
+/* ---- memory ---- */
+
+static skv_status_t open_banks(skv_plan_t *plan, int64_t slot_bytes, int32_t set_capacity,
+                               skv__error_t *error) {
+  for (int32_t i = 0; i < plan->banks; i++) {
+    plan->bank[i] = (skv__bank_t){.kernel = plan->context->kernel,
+                                  .threads = plan->context->threads,
+                                  .rank = plan->rank,
+                                  .ranks = plan->ranks,
+                                  .slot_bytes = slot_bytes,
+                                  .slots = plan->slots,
+                                  .set_capacity = set_capacity,
+                                  .observer = plan->options.observer,
+                                  .observer_user = plan->options.observer_user};
+    SKV_TRY(skv__bank_open(
+        &plan->bank[i], plan->work_count,
+        skv__rows_run_bound(&plan->shard, plan->problem.batch, plan->options.row_owner), error));
+  }
+  return SKV_OK;
+}
+
+static skv_status_t allocate(skv_plan_t *plan, skv__error_t *error) {
+  size_t batch = (size_t)plan->problem.batch;
+  plan->intervals =
+      calloc((size_t)skv__shard_interval_bound(&plan->shard) + 1, sizeof *plan->intervals);
+  plan->full_rows = calloc((size_t)plan->ranks, sizeof *plan->full_rows);
+  plan->q_tokens = calloc(batch, sizeof *plan->q_tokens);
+  plan->k_tokens = calloc(batch, sizeof *plan->k_tokens);
+  plan->q_start = calloc(batch, sizeof *plan->q_start);
+  if (!plan->intervals || !plan->full_rows || !plan->q_tokens || !plan->k_tokens || !plan->q_start)
+    return skv__fail(error, SKV_MEMORY, "out of memory for %zu sequences", batch);
+  plan->rows = (skv__rows_t){.owner = plan->options.row_owner,
+                             .batch = plan->problem.batch,
+                             .q_heads = plan->problem.q_heads,
+                             .block_tokens = plan->problem.block_tokens,
+                             .shard = &plan->shard,
+                             .q_tokens = plan->q_tokens,
+                             .q_start = plan->q_start,
+                             .intervals = plan->intervals};
+  return SKV_OK;
+}
+
+/* What skv_plan_info tells is for full size: all queries, all keys. */
+static void count_full_size(skv_plan_t *plan) {
+  const skv_problem_t *p = &plan->problem;
+  for (int64_t sequence = 0; sequence < p->batch; sequence++) {
+    plan->q_tokens[sequence] = p->q_tokens;
+    plan->q_start[sequence] = p->kv_capacity_tokens - p->q_tokens;
+  }
+  plan->full_passes = skv__rows_passes(&plan->rows);
+  for (int32_t owner = 0; owner < plan->ranks; owner++)
+    plan->full_rows[owner] =
+        plan->options.row_owner == SKV_ROWS_ROUND_ROBIN
+            ? (p->batch * p->q_tokens * p->q_heads - owner + plan->ranks - 1) / plan->ranks
+            : skv__rows_owned_queries(&plan->rows, owner) * p->q_heads;
+}
+
+static skv_status_t open_stream(skv_plan_t *plan, skv__node_t *const *nodes, const int32_t *counts,
+                                int64_t target_bytes, skv__error_t *error) {
+  plan->stream = (skv__stream_t){.comm = plan->context->comm,
+                                 .problem = &plan->problem,
+                                 .reduce = plan->options.reduce,
+                                 .rank = plan->rank,
+                                 .ranks = plan->ranks};
+  /* An observer is told of single blocks: no chunk may hold more. */
+  return skv__stream_open(&plan->stream, &plan->shard, nodes, counts,
+                          plan->options.observer ? 1 : target_bytes / STREAM_SHARE, error);
+}
+
+static skv_status_t size_and_open(skv_plan_t *plan, skv__error_t *error) {
+  int64_t target =
+      plan->options.workspace_bytes ? plan->options.workspace_bytes : DEFAULT_TARGET_BYTES;
+  int32_t set_capacity;
+  if (passes_kv(plan))
+    size_pass_kv(plan, &set_capacity);
+  else
+    SKV_TRY(size_pass_q(plan, target, &set_capacity, error));
+  int64_t slot_bytes = skv__slice_bytes(plan->slice_rows_bound, plan->problem.value_head_dim);
+  lay_out_workspace(plan, slot_bytes);
+  count_full_size(plan);
+  SKV_TRY(open_banks(plan, slot_bytes, set_capacity, error));
+  plan->exchange = (skv__exchange_t){
+      .comm = plan->context->comm, .rehearsal = &plan->rehearsal, .results = plan->options.results};
+  return skv__exchange_open(&plan->exchange, error);
+}
+
+static skv_status_t build_from(skv_plan_t *plan, skv__node_t **nodes, int32_t *counts,
+                               skv__error_t *error) {
+  for (int32_t rank = 0; rank < plan->ranks; rank++)
+    SKV_TRY(skv__plan_work(&plan->shard, rank, plan->options.observer != NULL, &nodes[rank],
+                           &counts[rank], error));
+  plan->frontier_nodes = skv__shard_frontier(&plan->shard, plan->rank, NULL);
+  if (!place_work(plan, nodes[plan->rank], counts[plan->rank]))
+    return skv__fail(error, SKV_MEMORY, "out of memory for %d nodes", (int)counts[plan->rank]);
+  SKV_TRY(rehearse(plan, nodes, counts, error));
+  int64_t target =
+      plan->options.workspace_bytes ? plan->options.workspace_bytes : DEFAULT_TARGET_BYTES;
+  if (passes_kv(plan))
+    SKV_TRY(open_stream(plan, nodes, counts, target, error));
+  return size_and_open(plan, error);
+}
+
+skv_status_t skv__plan_build(skv_plan_t *plan, skv__error_t *error) {
+  plan->shard = (skv__shard_t){
+      .blocks = max_of(1, skv__problem_blocks(&plan->problem)), /* the tree has a root */
+      .ranks = plan->ranks,
+      .layout = {plan->options.layout, plan->options.layout_run_blocks}};
+  skv__plan_choose(plan);
+  SKV_TRY(allocate(plan, error));
+  skv__node_t **nodes = calloc((size_t)plan->ranks, sizeof *nodes);
+  int32_t *counts = calloc((size_t)plan->ranks, sizeof *counts);
+  skv_status_t status =
+      nodes && counts ? build_from(plan, nodes, counts, error)
+                      : skv__fail(error, SKV_MEMORY, "out of memory for %d ranks", plan->ranks);
+  for (int32_t rank = 0; nodes && rank < plan->ranks; rank++)
+    free(nodes[rank]);
+  free(nodes);
+  free(counts);
+  return status;
+}
+
+int64_t skv__plan_sent_bytes(const skv_plan_t *plan) {
+  if (passes_kv(plan))
+    return skv__stream_sent_bytes(&plan->stream);
+  int64_t floats = 0;
+  for (int32_t i = 0; i < plan->rehearsal.move_count; i++) {
+    const skv__move_t *move = &plan->rehearsal.moves[i];
+    if (move->sends)
+      floats +=
+          move->node_count * (plan->problem.value_head_dim + 2) * plan->full_rows[move->slice];
+  }
+  return floats * (int64_t)sizeof(float);
+}

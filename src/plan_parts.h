@@ -1,0 +1,17 @@
+/* plan_parts.h: how skv_plan_create decides, in order: direction and reduce, nodes, hops, sizes,
+ * memory. */
+#ifndef SKV_PLAN_PARTS_H
+#define SKV_PLAN_PARTS_H
+
+#include "plan.h"
+
+/* The shape fields of this plan's jobs. */
+void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job);
+/* Direction and reduce where they are auto, by the cost model. Writes plan->options. */
+void skv__plan_choose(skv_plan_t *plan);
+/* Everything after the arguments have been taken and agreed. */
+skv_status_t skv__plan_build(skv_plan_t *plan, skv__error_t *error);
+/* Bytes that this rank sends in one execute at full size. */
+int64_t skv__plan_sent_bytes(const skv_plan_t *plan);
+
+#endif

@@ -1,0 +1,442 @@
+#include "stream.h"
+
+#include <stdlib.h>
+
+#include "chunk.h"
+
+enum { CHUNK_TAG = 2 };
+
+static int64_t token_bytes(const skv_problem_t *p) {
+  return p->kv_heads * (p->head_dim + p->value_head_dim) * skv__dtype_bytes(p->dtype);
+}
+
+/* ---- cutting shards into chunks ---- */
+
+static skv__chunk_cut_t cut_for(const skv_problem_t *p, int64_t target_bytes) {
+  int64_t head_bytes = token_bytes(p) / p->kv_heads * p->block_tokens;
+  int64_t heads = target_bytes / head_bytes;
+  heads = heads < 1 ? 1 : heads > p->kv_heads ? p->kv_heads : heads;
+  return (skv__chunk_cut_t){.heads = heads, .head_groups = (p->kv_heads + heads - 1) / heads};
+}
+
+/* Nodes of at most `blocks` blocks each, descending from a frontier. Counts when nodes is NULL. */
+static int32_t descend(skv__node_t node, int64_t blocks, skv__node_t *nodes, int32_t count) {
+  if (node.end - node.begin <= blocks) {
+    if (nodes)
+      nodes[count] = node;
+    return count + 1;
+  }
+  int64_t split = skv__order_split(node);
+  count = descend((skv__node_t){node.begin, split}, blocks, nodes, count);
+  return descend((skv__node_t){split, node.end}, blocks, nodes, count);
+}
+
+static bool cut_shard(skv__stream_t *stream, int32_t source, const skv__node_t *work,
+                      int32_t work_count, int64_t blocks) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < work_count; i++)
+    count = descend(work[i], blocks, NULL, count);
+  stream->nodes[source] = malloc(((size_t)count + 1) * sizeof(skv__node_t));
+  if (!stream->nodes[source])
+    return false;
+  stream->node_count[source] = count;
+  count = 0;
+  for (int32_t i = 0; i < work_count; i++)
+    count = descend(work[i], blocks, stream->nodes[source], count);
+  return true;
+}
+
+static bool place_own(skv__stream_t *stream) {
+  int32_t count = stream->node_count[stream->rank];
+  int64_t offset = 0;
+  stream->own_offset = malloc(((size_t)count + 1) * sizeof *stream->own_offset);
+  for (int32_t i = 0; stream->own_offset && i < count; i++) {
+    skv__node_t node = stream->nodes[stream->rank][i];
+    stream->own_offset[i] = offset;
+    offset += (node.end - node.begin) * stream->problem->block_tokens;
+  }
+  return stream->own_offset != NULL;
+}
+
+/* Most nodes that wait in the set while chunks arrive in the stream's order. */
+static bool measure_pending(skv__stream_t *stream, int64_t blocks) {
+  int64_t per_node = stream->problem->batch * stream->cut.head_groups;
+  int32_t most = 0, total = 0;
+  for (int32_t source = 0; source < stream->ranks; source++) {
+    most = stream->node_count[source] > most ? stream->node_count[source] : most;
+    total += stream->node_count[source];
+  }
+  stream->chunk_numbers = most * per_node;
+  skv__pending_t set = {.blocks = blocks,
+                        .free_order = stream->problem->order == SKV_ORDER_FREE,
+                        .capacity = total + 1,
+                        .held = malloc(((size_t)total + 1) * sizeof(skv__held_t))};
+  if (!set.held)
+    return false;
+  for (int32_t i = 0; i < most; i++)
+    for (int32_t step = 0; step < stream->ranks; step++) {
+      int32_t source =
+          skv__schedule_kv_step(stream->reduce, stream->ranks, stream->rank, step).source;
+      if (i >= stream->node_count[source])
+        continue;
+      skv__pending_insert(&set, stream->nodes[source][i], 0, NULL, NULL);
+      stream->peak_nodes = set.count > stream->peak_nodes ? set.count : stream->peak_nodes;
+    }
+  free(set.held);
+  stream->set_capacity = stream->peak_nodes + 1;
+  stream->slots = stream->peak_nodes + 1 + (per_node > 1 ? stream->ranks : 1);
+  return true;
+}
+
+skv_status_t skv__stream_open(skv__stream_t *stream, const skv__shard_t *shard,
+                              skv__node_t *const *work, const int32_t *work_count,
+                              int64_t target_bytes, skv__error_t *error) {
+  const skv_problem_t *p = stream->problem;
+  int64_t block_bytes = token_bytes(p) * p->block_tokens, blocks = target_bytes / block_bytes;
+  stream->cut = cut_for(p, target_bytes);
+  blocks = blocks < 1 ? 1 : blocks;
+  stream->cut.chunk_bytes = (blocks * block_bytes / p->kv_heads * stream->cut.heads + 63) / 64 * 64;
+  size_t ranks = (size_t)stream->ranks;
+  stream->nodes = calloc(ranks, sizeof *stream->nodes);
+  stream->node_count = calloc(ranks, sizeof *stream->node_count);
+  stream->open_slot = calloc(ranks, sizeof *stream->open_slot);
+  bool fine = stream->nodes && stream->node_count && stream->open_slot;
+  for (int32_t source = 0; fine && source < stream->ranks; source++)
+    fine = cut_shard(stream, source, work[source], work_count[source], blocks);
+  if (!fine || !place_own(stream) || !measure_pending(stream, shard->blocks))
+    return skv__fail(error, SKV_MEMORY, "out of memory while cutting shards for %d ranks",
+                     (int)stream->ranks);
+  stream->positions = stream->ranks > 1 ? stream->chunk_numbers * (stream->ranks - 1) : 0;
+  return SKV_OK;
+}
+
+void skv__stream_close(skv__stream_t *stream) {
+  for (int32_t source = 0; stream->nodes && source < stream->ranks; source++)
+    free(stream->nodes[source]);
+  free(stream->nodes);
+  free(stream->node_count);
+  free(stream->own_offset);
+  free(stream->open_slot);
+}
+
+int64_t skv__stream_bytes(const skv__stream_t *stream) {
+  return stream->ranks > 1
+             ? (SKV__STREAM_RECEIVE_BUFFERS + SKV__STREAM_SEND_BUFFERS) * stream->cut.chunk_bytes
+             : 0;
+}
+
+static int64_t shard_bytes(const skv__stream_t *stream, int32_t source) {
+  int64_t blocks = 0;
+  for (int32_t i = 0; i < stream->node_count[source]; i++)
+    blocks += stream->nodes[source][i].end - stream->nodes[source][i].begin;
+  return blocks * stream->problem->block_tokens * token_bytes(stream->problem) *
+         stream->problem->batch;
+}
+
+int64_t skv__stream_sent_bytes(const skv__stream_t *stream) {
+  if (stream->reduce == SKV_GATHER)
+    return (stream->ranks - 1) * shard_bytes(stream, stream->rank);
+  int64_t bytes = 0;
+  for (int32_t source = 0; source < stream->ranks; source++)
+    if (source != (stream->rank + 1) % stream->ranks)
+      bytes += shard_bytes(stream, source);
+  return bytes;
+}
+
+/* ---- moving chunks ---- */
+
+static int64_t number_of(const skv__stream_t *stream, int64_t position) {
+  return position / (stream->ranks - 1);
+}
+
+/* 1 to ranks - 1. */
+static int32_t step_of(const skv__stream_t *stream, int64_t position) {
+  return (int32_t)(position % (stream->ranks - 1)) + 1;
+}
+
+static skv__kv_step_t kv_step(const skv__stream_t *stream, int64_t position) {
+  return skv__schedule_kv_step(stream->reduce, stream->ranks, stream->rank,
+                               step_of(stream, position));
+}
+
+/* A ring passes on what it received, except at its last step. */
+static bool must_forward(const skv__stream_t *stream, int64_t position) {
+  return stream->reduce == SKV_RING && step_of(stream, position) < stream->ranks - 1;
+}
+
+static skv__buffer_t *find(skv__buffer_t *buffers, int32_t count, bool busy, int64_t position) {
+  for (int32_t i = 0; i < count; i++)
+    if (buffers[i].busy == busy && (!busy || buffers[i].position == position))
+      return &buffers[i];
+  return NULL;
+}
+
+static void release_if_over(const skv__stream_t *stream, skv__buffer_t *buffer) {
+  if (buffer->arrived && buffer->evaluated && !buffer->sends &&
+      (buffer->forwarded || !must_forward(stream, buffer->position)))
+    buffer->busy = false;
+}
+
+static skv_status_t post_receives(skv__stream_t *stream, bool *moved) {
+  for (; stream->next_receive < stream->positions; stream->next_receive++) {
+    int64_t position = stream->next_receive;
+    skv__kv_step_t step = kv_step(stream, position);
+    skv__chunk_t chunk = skv__chunk_at(stream, step.source, number_of(stream, position));
+    if (!chunk.tokens)
+      continue;
+    skv__buffer_t *buffer = find(stream->receive, SKV__STREAM_RECEIVE_BUFFERS, false, 0);
+    if (!buffer)
+      return SKV_OK;
+    *buffer = (skv__buffer_t){.data = buffer->data, .position = position, .busy = true};
+    SKV_TRY(skv__comm_receive(stream->comm, &buffer->request, step.from, buffer->data,
+                              (size_t)skv__chunk_bytes(stream, &chunk), CHUNK_TAG));
+    *moved = true;
+  }
+  return SKV_OK;
+}
+
+/* The buffer that holds what the next send carries, ready to send from; NULL: not yet. */
+static skv__buffer_t *source_buffer(skv__stream_t *stream, const skv__chunk_t *chunk,
+                                    int64_t number) {
+  skv__buffer_t *buffer;
+  if (chunk->source != stream->rank) {
+    buffer = find(stream->receive, SKV__STREAM_RECEIVE_BUFFERS, true, stream->next_send - 1);
+    return buffer && buffer->arrived ? buffer : NULL;
+  }
+  buffer = find(stream->send, SKV__STREAM_SEND_BUFFERS, true, number);
+  if (buffer)
+    return buffer->sends ? NULL : buffer;
+  buffer = find(stream->send, SKV__STREAM_SEND_BUFFERS, false, 0);
+  if (buffer) {
+    *buffer = (skv__buffer_t){.data = buffer->data, .position = number, .busy = true};
+    skv__chunk_pack(stream, chunk, buffer->data);
+  }
+  return buffer;
+}
+
+/* Whom the send at a position goes to, and whose chunk it carries. */
+static int32_t send_target(const skv__stream_t *stream, int64_t position, int32_t *source) {
+  int32_t hops = step_of(
+      stream, position); /* so far is the receiver from the sender (gather) or the shard (ring) */
+  if (stream->reduce == SKV_RING) {
+    *source = (stream->rank - (hops - 1) + stream->ranks) % stream->ranks;
+    return (stream->rank + 1) % stream->ranks;
+  }
+  *source = stream->rank;
+  return (stream->rank + hops) % stream->ranks;
+}
+
+static skv_status_t post_sends(skv__stream_t *stream, bool *moved) {
+  for (; stream->next_send < stream->positions; stream->next_send++) {
+    int64_t number = number_of(stream, stream->next_send);
+    int32_t source, target = send_target(stream, stream->next_send, &source);
+    skv__chunk_t chunk = skv__chunk_at(stream, source, number);
+    if (!chunk.tokens)
+      continue;
+    skv__buffer_t *buffer = source_buffer(stream, &chunk, number);
+    if (!buffer)
+      return SKV_OK;
+    buffer->sends = 1;
+    buffer->forwarded = true;
+    SKV_TRY(skv__comm_send(stream->comm, &buffer->request, target, buffer->data,
+                           (size_t)skv__chunk_bytes(stream, &chunk), CHUNK_TAG));
+    *moved = true;
+  }
+  return SKV_OK;
+}
+
+/* Is this the last send from an own chunk? */
+static bool own_chunk_over(const skv__stream_t *stream, const skv__buffer_t *buffer) {
+  int64_t first = buffer->position * (stream->ranks - 1);
+  return stream->next_send > first + (stream->reduce == SKV_GATHER ? stream->ranks - 2 : 0);
+}
+
+static skv_status_t test_buffers(skv__stream_t *stream, skv__buffer_t *buffers, int32_t count,
+                                 bool *moved) {
+  for (int32_t i = 0; i < count; i++) {
+    skv__buffer_t *buffer = &buffers[i];
+    bool received = buffers == stream->receive && !buffer->arrived, done = false;
+    if (!buffer->busy || !(received || buffer->sends))
+      continue;
+    SKV_TRY(skv__comm_test(stream->comm, &buffer->request, &done));
+    if (!done)
+      continue;
+    *moved = true;
+    if (received)
+      buffer->arrived = true;
+    else
+      buffer->sends = 0;
+  }
+  return SKV_OK;
+}
+
+static skv_status_t advance(skv__stream_t *stream, bool *moved) {
+  *moved = false;
+  SKV_TRY(test_buffers(stream, stream->receive, SKV__STREAM_RECEIVE_BUFFERS, moved));
+  SKV_TRY(test_buffers(stream, stream->send, SKV__STREAM_SEND_BUFFERS, moved));
+  SKV_TRY(post_sends(stream, moved));
+  for (int32_t i = 0; i < SKV__STREAM_RECEIVE_BUFFERS; i++)
+    if (stream->receive[i].busy)
+      release_if_over(stream, &stream->receive[i]);
+  for (int32_t i = 0; i < SKV__STREAM_SEND_BUFFERS; i++)
+    if (stream->send[i].busy && !stream->send[i].sends && own_chunk_over(stream, &stream->send[i]))
+      stream->send[i].busy = false;
+  return post_receives(stream, moved);
+}
+
+static skv_status_t poll(void *user) {
+  bool moved;
+  return advance(user, &moved);
+}
+
+static const skv__request_t *open_request(const skv__stream_t *stream) {
+  for (int32_t i = 0; i < SKV__STREAM_RECEIVE_BUFFERS; i++)
+    if (stream->receive[i].busy && !stream->receive[i].arrived)
+      return &stream->receive[i].request;
+  for (int32_t i = 0; i < SKV__STREAM_RECEIVE_BUFFERS; i++)
+    if (stream->receive[i].sends)
+      return &stream->receive[i].request;
+  for (int32_t i = 0; i < SKV__STREAM_SEND_BUFFERS; i++)
+    if (stream->send[i].sends)
+      return &stream->send[i].request;
+  return NULL;
+}
+
+static bool all_sent(const skv__stream_t *stream) {
+  for (int32_t i = 0; i < SKV__STREAM_RECEIVE_BUFFERS; i++)
+    if (stream->receive[i].sends)
+      return false;
+  for (int32_t i = 0; i < SKV__STREAM_SEND_BUFFERS; i++)
+    if (stream->send[i].sends)
+      return false;
+  return stream->next_send == stream->positions;
+}
+
+/* Wait for the chunk of a position (buffer), or with position -1 until everything is sent. */
+static skv_status_t await(skv__stream_t *stream, int64_t position, skv__buffer_t **buffer,
+                          skv_times_t *times) {
+  double begin = skv__comm_now(), last = begin;
+  uint32_t idle = 0;
+  for (;;) {
+    bool moved;
+    SKV_TRY(advance(stream, &moved));
+    *buffer = find(stream->receive, SKV__STREAM_RECEIVE_BUFFERS, true, position);
+    if (position < 0 ? all_sent(stream) : *buffer && (*buffer)->arrived)
+      break;
+    double now = skv__comm_now();
+    if (moved) {
+      last = now;
+      idle = 0;
+    } else if (now - last > stream->comm->timeout_seconds) {
+      return skv__comm_expired(stream->comm, open_request(stream), "key/value stream", now - last);
+    } else {
+      skv__comm_pause(&idle);
+    }
+  }
+  times->wait_seconds += skv__comm_now() - begin;
+  return SKV_OK;
+}
+
+/* ---- evaluating them ---- */
+
+static void select_runs(const skv__stream_t *stream, int64_t sequence, skv__job_t *job) {
+  int64_t begin = 0, end;
+  while (begin < stream->run_count && stream->runs[begin].sequence < sequence)
+    begin++;
+  for (end = begin; end < stream->run_count && stream->runs[end].sequence == sequence;)
+    end++;
+  job->runs = stream->runs + begin;
+  job->run_count = end - begin;
+}
+
+static skv_status_t evaluate(skv__stream_t *stream, const skv__chunk_t *chunk,
+                             const unsigned char *data, void *scratch, skv_times_t *times,
+                             skv__error_t *error) {
+  skv__bank_t *bank = stream->bank;
+  int32_t *slot = &stream->open_slot[chunk->source];
+  if (chunk->first)
+    *slot =
+        skv__bank_stores(bank, chunk->node, stream->rank) ? skv__bank_acquire(bank) : SKV__NO_SLOT;
+  if (*slot != SKV__NO_SLOT) {
+    double begin = skv__comm_now();
+    skv__job_t job = bank->job;
+    skv__job_node_t node = {chunk->node.begin, chunk->node.end, 0};
+    skv__chunk_tensors(stream, chunk, data, &job.k, &job.v);
+    select_runs(stream, chunk->sequence, &job);
+    job.kv_head_begin = chunk->head_begin;
+    job.kv_head_end = chunk->head_end;
+    job.nodes = &node;
+    job.node_count = 1;
+    for (int32_t slice = 0; slice < bank->ranks; slice++)
+      bank->slices[slice] = slice == stream->rank ? skv__bank_slot(bank, *slot) : NULL;
+    job.slices = bank->slices;
+    if (job.run_count)
+      SKV_TRY(bank->kernel->evaluate(&job, scratch, bank->threads, poll, stream, NULL, error));
+    times->compute_seconds += skv__comm_now() - begin;
+  }
+  if (chunk->last) {
+    skv__bank_report_leaf(bank, stream->rank, chunk->node, *slot);
+    skv__bank_insert(bank, stream->rank, chunk->node, *slot);
+  }
+  return SKV_OK;
+}
+
+static skv_status_t evaluate_remote(skv__stream_t *stream, int64_t position, void *scratch,
+                                    skv_times_t *times, skv__error_t *error) {
+  skv__chunk_t chunk =
+      skv__chunk_at(stream, kv_step(stream, position).source, number_of(stream, position));
+  skv__buffer_t *buffer = NULL;
+  if (!chunk.exists)
+    return SKV_OK;
+  if (chunk.tokens)
+    SKV_TRY(await(stream, position, &buffer, times));
+  SKV_TRY(evaluate(stream, &chunk, buffer ? buffer->data : NULL, scratch, times, error));
+  if (buffer) {
+    buffer->evaluated = true;
+    release_if_over(stream, buffer);
+  }
+  return SKV_OK;
+}
+
+/* Nodes past the used blocks hold no key: they only complete the tree. */
+static void insert_unused(skv__stream_t *stream) {
+  for (int32_t source = 0; source < stream->ranks; source++)
+    for (int32_t i = 0; i < stream->node_count[source]; i++)
+      if (stream->nodes[source][i].begin >= stream->bank->used_blocks)
+        skv__bank_insert(stream->bank, stream->rank, stream->nodes[source][i], SKV__NO_SLOT);
+}
+
+static void begin(skv__stream_t *stream, skv__bank_t *bank, const skv_inputs_t *inputs,
+                  const int64_t *k_tokens, unsigned char *buffers) {
+  stream->bank = bank;
+  stream->inputs = inputs;
+  stream->k_tokens = k_tokens;
+  stream->runs = bank->job.runs;
+  stream->run_count = bank->job.run_count;
+  stream->next_receive = stream->next_send = 0;
+  for (int32_t i = 0; i < SKV__STREAM_RECEIVE_BUFFERS; i++, buffers += stream->cut.chunk_bytes)
+    stream->receive[i] = (skv__buffer_t){.data = buffers};
+  for (int32_t i = 0; i < SKV__STREAM_SEND_BUFFERS; i++, buffers += stream->cut.chunk_bytes)
+    stream->send[i] = (skv__buffer_t){.data = buffers};
+}
+
+skv_status_t skv__stream_run(skv__stream_t *stream, skv__bank_t *bank, const skv_inputs_t *inputs,
+                             const int64_t *k_tokens, void *scratch, unsigned char *buffers,
+                             skv_times_t *times, skv__error_t *error) {
+  begin(stream, bank, inputs, k_tokens, buffers);
+  for (int64_t number = 0; number < stream->chunk_numbers; number++) {
+    bool moved;
+    SKV_TRY(advance(stream, &moved));
+    skv__chunk_t own = skv__chunk_at(stream, stream->rank, number);
+    if (own.exists)
+      SKV_TRY(evaluate(stream, &own, NULL, scratch, times, error));
+    for (int32_t step = 1; step < stream->ranks; step++)
+      SKV_TRY(
+          evaluate_remote(stream, number * (stream->ranks - 1) + step - 1, scratch, times, error));
+  }
+  skv__buffer_t *none;
+  if (stream->ranks > 1)
+    SKV_TRY(await(stream, -1, &none, times));
+  insert_unused(stream);
+  return SKV_OK;
+}
