@@ -132,6 +132,10 @@ SKV_API int32_t skv_context_ranks(const skv_context_t *context);
 SKV_API const char *
 skv_context_kernel(const skv_context_t *context); /* name of the kernel in use */
 
+/* A digest of all that the bits depend on besides the tensors and the mask: the leaf order of the
+ * context's kernel, leaf, block, head dimensions, dtype. */
+SKV_API uint64_t skv_order_id(const skv_context_t *context, const skv_problem_t *problem);
+
 /* ---- plan ---- */
 
 typedef enum skv_layout_kind {
