@@ -159,6 +159,8 @@ skv_status_t skv__job_check(const skv__job_options_t *job, skv__error_t *error) 
     return skv__fail(error, SKV_INVALID, "--threads: at most 4096");
   if (job->partial && job->sinks)
     return skv__fail(error, SKV_INVALID, "--partial leaves sinks out: drop --sinks or --partial");
+  if (job->out && job->lse && strcmp(job->out, job->lse) == 0)
+    return skv__fail(error, SKV_INVALID, "--out and --lse name the same file");
   skv_plan_options_t ignored;
   return skv__job_plan_options(job, &ignored, error);
 }
