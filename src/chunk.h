@@ -3,6 +3,7 @@
 #ifndef SKV_CHUNK_H
 #define SKV_CHUNK_H
 
+#include "kernels/convert.h"
 #include "stream.h"
 
 typedef struct skv__chunk {

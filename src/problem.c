@@ -115,10 +115,6 @@ int64_t skv__problem_blocks(const skv_problem_t *problem) {
   return (problem->kv_capacity_tokens + problem->block_tokens - 1) / problem->block_tokens;
 }
 
-int64_t skv__dtype_bytes(skv_dtype_t dtype) {
-  return dtype == SKV_FP32 ? 4 : 2;
-}
-
 int64_t skv__problem_left(const skv_problem_t *problem) {
   return problem->window_left_tokens == SKV_UNBOUNDED ? SKV__FAR : problem->window_left_tokens;
 }

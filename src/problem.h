@@ -9,7 +9,6 @@
 
 skv_status_t skv__problem_check(const skv_problem_t *problem, skv__error_t *error);
 int64_t skv__problem_blocks(const skv_problem_t *problem); /* of the tree over the capacity */
-int64_t skv__dtype_bytes(skv_dtype_t dtype);
 /* Window sides with causal folded in, SKV__FAR where unbounded. */
 int64_t skv__problem_left(const skv_problem_t *problem);
 int64_t skv__problem_right(const skv_problem_t *problem);
