@@ -27,6 +27,7 @@ kit_case_t *kit_case_create(const skv_problem_t *problem, const int64_t *q_token
  * head dims. */
 kit_case_t *kit_case_random(uint64_t seed);
 void kit_case_free(kit_case_t *test);
+int64_t kit_rows_seeing(const kit_case_t *test, int64_t keys); /* rows that see at least as many */
 void kit_case_describe(const kit_case_t *test, char *text,
                        size_t text_bytes);            /* one line, with the seed */
 skv_inputs_t kit_case_inputs(const kit_case_t *test); /* for a one-rank plan */

@@ -185,6 +185,16 @@ static bool next_row(row_t *row) {
   return row->sequence < p->batch;
 }
 
+int64_t kit_rows_seeing(const kit_case_t *test, int64_t keys) {
+  int64_t rows = 0;
+  row_t row = {.test = test, .head = -1};
+  while (next_row(&row)) {
+    sight_t sight = sight_of(row);
+    rows += sight.end - sight.begin >= keys;
+  }
+  return rows;
+}
+
 void kit_oracle(const kit_case_t *test, double *o, double *lse) {
   int64_t dim = test->problem.value_head_dim;
   wide_t wide = wide_open(test);
