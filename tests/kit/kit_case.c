@@ -265,9 +265,9 @@ static void random_lengths(uint64_t *state, int64_t batch, int64_t full, int64_t
 }
 
 static spice_t random_spice(uint64_t *state) {
-  static const float gains[] = {3.0f, 10.0f, 40.0f};
+  static const float gains[] = {4.0f, 20.0f, 80.0f};
   spice_t spice = {.gain = 1.0f, .outliers = one_in(state, 4) ? 2 : 0};
-  if (one_in(state, 3)) {
+  if (one_in(state, 2)) {
     spice.gain = gains[between(state, 0, 2)];
     spice.signs = (signs_t)between(state, SIGNS_POSITIVE, SIGNS_BY_KEY);
   }
