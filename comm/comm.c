@@ -151,15 +151,23 @@ skv_status_t skv__comm_receive(skv__comm_t *comm, skv__request_t *request, int32
                   .way = SKV__RECEIVE, .peer = peer, .tag = tag, .bytes = bytes, .data = data});
 }
 
-/* An earlier message that has pieces to start is moved on first: nobody else may be testing it. */
-static skv_status_t test(skv__comm_t *comm, skv__request_t *request) {
-  if (request->flying_bytes == 0) {
-    skv__request_t *earlier = blocker(comm, request);
-    if (earlier)
-      return test(comm, earlier);
-    SKV_TRY(start_piece(comm, request));
+/* Start further pieces of long messages, whichever request is being tested: as with a transport's
+ * own progress, no message waits for its caller to look at it. */
+static skv_status_t move_long_messages(skv__comm_t *comm) {
+  for (skv__request_t *request = comm->first; request && comm->unstarted; request = request->next) {
+    if (request->done_bytes + request->flying_bytes == request->bytes)
+      continue;
+    if (request->flying_bytes)
+      SKV_TRY(advance(comm, request));
+    else if (!blocker(comm, request))
+      SKV_TRY(start_piece(comm, request));
   }
-  return advance(comm, request);
+  return SKV_OK;
+}
+
+static skv_status_t test(skv__comm_t *comm, skv__request_t *request) {
+  SKV_TRY(move_long_messages(comm));
+  return request->flying_bytes ? advance(comm, request) : SKV_OK;
 }
 
 skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *done) {

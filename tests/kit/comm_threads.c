@@ -69,8 +69,8 @@ static uint64_t draw(kit_world_t *world) {
   return z ^ (z >> 31);
 }
 
-static uint64_t next_number(kit_world_t *world, skv__way_t way, int32_t from, int32_t to,
-                            int32_t tag) {
+static stream_t *find_stream(kit_world_t *world, skv__way_t way, int32_t from, int32_t to,
+                             int32_t tag) {
   stream_t *stream = world->streams;
   while (stream &&
          !(stream->way == way && stream->from == from && stream->to == to && stream->tag == tag))
@@ -81,11 +81,11 @@ static uint64_t next_number(kit_world_t *world, skv__way_t way, int32_t from, in
         .from = from, .to = to, .tag = tag, .way = way, .posted = 0, .next = world->streams};
     world->streams = stream;
   }
-  return stream->posted++;
+  return stream;
 }
 
-/* request.handle: [0] number in its stream, [1] offset of the piece, [2] a send that waits to be
- * met, [3] a message that was lost. */
+/* request.handle: [0] number in its stream, [1] offset of the piece, [2] a send that waits for its
+ * receive to be posted, [3] a message that was lost. */
 static skv_status_t start(void *impl, skv__request_t *request, size_t offset, size_t bytes,
                           skv__error_t *error) {
   (void)error;
@@ -94,7 +94,7 @@ static skv_status_t start(void *impl, skv__request_t *request, size_t offset, si
   bool sends = request->way == SKV__SEND;
   int32_t from = sends ? seat->rank : request->peer, to = sends ? request->peer : seat->rank;
   pthread_mutex_lock(&world->lock);
-  request->handle[0] = next_number(world, request->way, from, to, request->tag);
+  request->handle[0] = find_stream(world, request->way, from, to, request->tag)->posted++;
   request->handle[1] = offset;
   request->handle[2] = sends && world->random && draw(world) % 2;
   request->handle[3] = sends && world->muted[seat->rank];
@@ -150,7 +150,9 @@ static skv_status_t test(void *impl, skv__request_t *request, bool *done, skv__e
     status = receive(request, find(world, request, request->peer, seat->rank), done, error);
   else
     *done = !request->handle[3] &&
-            (!request->handle[2] || !*find(world, request, seat->rank, request->peer));
+            (!request->handle[2] ||
+             find_stream(world, SKV__RECEIVE, seat->rank, request->peer, request->tag)->posted >
+                 request->handle[0]);
   pthread_mutex_unlock(&world->lock);
   return status;
 }

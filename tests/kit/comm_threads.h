@@ -9,7 +9,7 @@
 typedef struct kit_world kit_world_t;
 
 /* `delay_seed` 0: no delays. Else each message is late by up to 300 us, and every other send is
- * done only once its receive has met it, as with long messages of a real transport. */
+ * done only once its receive is posted, as with long messages of a real transport. */
 kit_world_t *kit_world_create(int32_t ranks, uint64_t delay_seed);
 void kit_world_destroy(kit_world_t *world);
 /* From now on what this rank sends is lost. */

@@ -1,0 +1,182 @@
+/* mpi_comm_probe.c: what test_comm_mpi starts under mpirun.
+ *   mpi_comm_probe TIMEOUT PIECE_BYTES MODE [ARGUMENT]
+ * It exits with the status of what it did; a failure is one line on stderr. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/comm_mpi.h"
+#include "context.h"
+#include "kit/comm_bodies.h"
+#include "skv_mpi.h"
+
+typedef struct probe {
+  skv__comm_t *comm;
+  long argument;
+} probe_t;
+
+static skv_status_t everybody(probe_t *probe) {
+  return kit_comm_everybody(probe->comm);
+}
+static skv_status_t collect(probe_t *probe) {
+  return kit_comm_collect(probe->comm);
+}
+static skv_status_t agree(probe_t *probe) {
+  return kit_comm_agree(probe->comm, (kit_difference_t)probe->argument);
+}
+
+/* Rank 0 sends `argument` bytes where rank 1 expects 100. */
+static skv_status_t unequal(probe_t *probe) {
+  static char data[1 << 20];
+  skv__request_t request;
+  if (probe->comm->rank == 0) {
+    SKV_TRY(skv__comm_send(probe->comm, &request, 1, data, (size_t)probe->argument, 0));
+    return skv__comm_wait(probe->comm, &request, 1, "unequal");
+  }
+  SKV_TRY(skv__comm_receive(probe->comm, &request, 0, data, 100, 0));
+  return skv__comm_wait(probe->comm, &request, 1, "unequal");
+}
+
+/* One message of `argument` bytes from rank 0 to rank 1. */
+static skv_status_t one_message(probe_t *probe) {
+  size_t bytes = (size_t)probe->argument;
+  unsigned char *data = malloc(bytes);
+  skv__request_t request;
+  if (!data)
+    return SKV_MEMORY;
+  for (size_t i = 0; i < bytes; i++)
+    data[i] = probe->comm->rank == 0 ? (unsigned char)(i * 7 + i / 65521) : 0;
+  skv_status_t status = probe->comm->rank == 0
+                            ? skv__comm_send(probe->comm, &request, 1, data, bytes, 3)
+                            : skv__comm_receive(probe->comm, &request, 0, data, bytes, 3);
+  if (status == SKV_OK)
+    status = skv__comm_wait(probe->comm, &request, 1, "one message");
+  for (size_t i = 0; status == SKV_OK && i < bytes; i++)
+    if (data[i] != (unsigned char)(i * 7 + i / 65521))
+      status = SKV_INTERNAL;
+  free(data);
+  return status;
+}
+
+/* The last rank gets signal `argument`, or leaves when it is 0, in the middle of collectives. */
+static skv_status_t lose_a_rank(probe_t *probe) {
+  SKV_TRY(kit_comm_collect(probe->comm));
+  if (probe->comm->rank == probe->comm->ranks - 1) {
+    if (probe->argument == 0)
+      _exit(0);
+    raise((int)probe->argument);
+  }
+  return kit_comm_collect(probe->comm);
+}
+
+/* A chain: rank r waits for rank r + 1, and the last one is stopped. */
+static skv_status_t chain(probe_t *probe) {
+  skv__comm_t *comm = probe->comm;
+  skv__request_t request;
+  char byte = 0;
+  SKV_TRY(skv__comm_barrier(comm, "start"));
+  if (comm->rank == comm->ranks - 1)
+    raise((int)probe->argument);
+  SKV_TRY(skv__comm_receive(comm, &request, comm->rank + 1, &byte, 1, 0));
+  return skv__comm_wait(comm, &request, 1, "chain");
+}
+
+/* Ping-pong of 8 bytes: microseconds one way on stdout. */
+static skv_status_t latency(probe_t *probe) {
+  skv__comm_t *comm = probe->comm;
+  uint64_t ball = 0;
+  skv__request_t request;
+  if (comm->rank > 1)
+    return skv__comm_barrier(comm, "end");
+  double begin = skv__comm_now();
+  for (long i = 0; i < 2 * probe->argument; i++) {
+    bool sends = (i & 1) == comm->rank;
+    SKV_TRY(sends ? skv__comm_send(comm, &request, 1 - comm->rank, &ball, sizeof ball, 0)
+                  : skv__comm_receive(comm, &request, 1 - comm->rank, &ball, sizeof ball, 0));
+    SKV_TRY(skv__comm_wait(comm, &request, 1, "ping-pong"));
+  }
+  if (comm->rank == 0)
+    printf("%.1f us one way\n", 1e6 * (skv__comm_now() - begin) / (2 * (double)probe->argument));
+  return skv__comm_barrier(comm, "end");
+}
+
+static const struct {
+  const char *name;
+  skv_status_t (*run)(probe_t *probe);
+} modes[] = {{"everybody", everybody}, {"collect", collect},     {"agree", agree},
+             {"unequal", unequal},     {"message", one_message}, {"lose", lose_a_rank},
+             {"chain", chain},         {"latency", latency}};
+
+static int report(skv_status_t status, const char *text) {
+  if (status != SKV_OK)
+    fprintf(stderr, "%s: %s\n", skv_status_name(status), text);
+  return (int)status;
+}
+
+/* Contexts, made through the public constructor; the last rank is given other options. */
+static int context_main(const char *difference, double timeout_seconds) {
+  int rank, ranks;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  skv_context_options_t options = {.struct_bytes = sizeof options,
+                                   .timeout_seconds = timeout_seconds};
+  MPI_Comm communicator = MPI_COMM_WORLD;
+  if (rank == ranks - 1) {
+    if (!strcmp(difference, "kernel"))
+      options.kernel = "no.such";
+    if (!strcmp(difference, "timeout"))
+      options.timeout_seconds += 1;
+    if (!strcmp(difference, "threads"))
+      options.threads = -1;
+    if (!strcmp(difference, "stopped"))
+      raise(SIGSTOP);
+  }
+  if (!strcmp(difference, "null"))
+    communicator = MPI_COMM_NULL;
+  skv_context_t *context;
+  skv_status_t status = skv_context_create_mpi(&context, communicator, &options);
+  if (status == SKV_OK &&
+      (skv_context_rank(context) != rank || skv_context_ranks(context) != ranks))
+    status = SKV_INTERNAL;
+  int code = report(status, skv_context_error(context));
+  skv_context_destroy(context);
+  return code;
+}
+
+static int comm_main(char **arguments, int count, double timeout_seconds) {
+  skv__error_t error = {0};
+  probe_t probe = {.argument = count > 4 ? atol(arguments[4]) : 0};
+  skv_status_t status = skv__comm_create_mpi(&probe.comm, MPI_COMM_WORLD, timeout_seconds, &error);
+  if (status != SKV_OK)
+    return report(status, error.text);
+  if (atol(arguments[2]))
+    probe.comm->piece_bytes = (size_t)atol(arguments[2]);
+  status = SKV_INVALID;
+  for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+    if (!strcmp(modes[i].name, arguments[3]))
+      status = modes[i].run(&probe);
+  skv__comm_destroy(probe.comm);
+  return report(status, error.text);
+}
+
+int main(int count, char **arguments) {
+  if (count < 4)
+    return 99;
+  const char *mode = arguments[3];
+  double timeout_seconds = atof(arguments[1]);
+  int level;
+  if (!strcmp(mode, "uninitialised"))
+    return comm_main(arguments, count, timeout_seconds);
+  MPI_Init_thread(NULL, NULL, strcmp(mode, "single") ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE,
+                  &level);
+  int code = !strcmp(mode, "context") ? context_main(arguments[4], timeout_seconds)
+                                      : comm_main(arguments, count, timeout_seconds);
+  fflush(NULL);
+  if (code == SKV_OK || code == SKV_DISAGREE || code == SKV_UNSUPPORTED || code == SKV_INVALID)
+    MPI_Finalize(); /* all ranks are here; else nobody waits for the others */
+  if (!strcmp(mode, "finalized"))
+    code = comm_main(arguments, count, timeout_seconds);
+  _exit(code);
+}
