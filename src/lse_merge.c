@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/convert.h"
+#include "kernels/cpu/rounding.h"
 #include "kernels/lse.h"
 #include "skv.h"
 
@@ -43,6 +44,7 @@ skv_status_t skv_merge_lse(void *o_out, float *lse_out, const void *o_a, const f
     return SKV_INVALID;
   if (rows > 0 && (!o_out || !lse_out || !o_a || !lse_a || !o_b || !lse_b))
     return SKV_INVALID;
+  skv__rounding_t before = skv__rounding_set();
   int64_t row_bytes = dim * skv__dtype_bytes(dtype);
   for (int64_t row = 0; row < rows; ++row) {
     int64_t at = row * row_bytes;
@@ -51,5 +53,6 @@ skv_status_t skv_merge_lse(void *o_out, float *lse_out, const void *o_a, const f
                  dtype);
     lse_out[row] = weights.lse;
   }
+  skv__rounding_restore(before);
   return SKV_OK;
 }

@@ -1,0 +1,160 @@
+#include "solve.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct job {
+  const kit_case_t *test;
+  const kit_way_t *way;
+  kit_answer_t *answer;
+  pthread_mutex_t lock;
+} job_t;
+
+static int64_t element_bytes(skv_dtype_t dtype) {
+  return dtype == SKV_FP32 ? 4 : 2;
+}
+
+static int64_t rows_of(const skv_problem_t *p) {
+  return p->batch * p->q_tokens * p->q_heads;
+}
+
+kit_answer_t *kit_answer_create(const kit_case_t *test) {
+  const skv_problem_t *p = &test->problem;
+  kit_answer_t *answer = calloc(1, sizeof *answer);
+  answer->o_bytes = (size_t)(rows_of(p) * p->value_head_dim * element_bytes(p->out_dtype));
+  answer->lse_bytes = (size_t)rows_of(p) * sizeof(float);
+  answer->o = kit_poisoned(answer->o_bytes);
+  answer->lse = kit_poisoned(answer->lse_bytes);
+  return answer;
+}
+
+void kit_answer_free(kit_answer_t *answer) {
+  kit_poisoned_free(answer->o);
+  kit_poisoned_free(answer->lse);
+  free(answer);
+}
+
+bool kit_answer_same(const kit_answer_t *a, const kit_answer_t *b) {
+  return a->bits == b->bits && memcmp(a->o, b->o, a->o_bytes) == 0 &&
+         memcmp(a->lse, b->lse, a->lse_bytes) == 0;
+}
+
+void kit_way_describe(const kit_way_t *way, char *text, size_t text_bytes) {
+  snprintf(text, text_bytes,
+           "ranks %d threads %d kernel %s layout %d/%lld direction %d reduce %d results %d rows %d "
+           "workspace %lld",
+           (int)way->ranks, (int)way->threads, way->kernel ? way->kernel : "best",
+           (int)way->options.layout, (long long)way->options.layout_run_blocks,
+           (int)way->options.direction, (int)way->options.reduce, (int)way->options.results,
+           (int)way->options.row_owner, (long long)way->options.workspace_bytes);
+}
+
+/* The rank's own keys, copied out of the case: dense [batch][owned][heads][dim]. */
+static void *copy_owned(const skv_problem_t *p, const void *all, int64_t dim,
+                        const skv_interval_t *intervals, size_t count, int64_t owned) {
+  int64_t token_bytes = p->kv_heads * dim * element_bytes(p->dtype);
+  char *mine = kit_poisoned((size_t)(p->batch * owned * token_bytes)), *to = mine;
+  for (int64_t sequence = 0; sequence < p->batch; sequence++)
+    for (size_t i = 0; i < count; i++) {
+      int64_t tokens = intervals[i].end - intervals[i].begin;
+      memcpy(to,
+             (const char *)all +
+                 (sequence * p->kv_capacity_tokens + intervals[i].begin) * token_bytes,
+             (size_t)(tokens * token_bytes));
+      to += tokens * token_bytes;
+    }
+  return mine;
+}
+
+static skv_tensor_t dense(void *data, int64_t tokens, int64_t heads, int64_t dim) {
+  return (skv_tensor_t){data, {tokens * heads * dim, heads * dim, dim, 1}};
+}
+
+static skv_outputs_t outputs_for(const job_t *job, int32_t rank, uint64_t *bits) {
+  const skv_problem_t *p = &job->test->problem;
+  bool writes = rank == 0 || job->way->options.results == SKV_RESULTS_OWNER;
+  skv_outputs_t outputs = {.struct_bytes = sizeof outputs, .bits = bits};
+  outputs.o = dense(writes ? job->answer->o : kit_poisoned(job->answer->o_bytes), p->q_tokens,
+                    p->q_heads, p->value_head_dim);
+  outputs.lse = writes ? job->answer->lse : NULL;
+  outputs.lse_stride[0] = p->q_tokens * p->q_heads;
+  outputs.lse_stride[1] = p->q_heads;
+  outputs.lse_stride[2] = 1;
+  return outputs;
+}
+
+static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inputs_t *inputs) {
+  skv_plan_info_t info = {.struct_bytes = sizeof info};
+  uint64_t bits = 0;
+  if (skv_plan_info(plan, &info) != SKV_OK)
+    return SKV_INTERNAL;
+  char *workspace = kit_poisoned((size_t)info.workspace_bytes + 64);
+  void *aligned = workspace + (64 - (uintptr_t)workspace % 64) % 64;
+  skv_outputs_t outputs = outputs_for(job, rank, &bits);
+  skv_status_t status =
+      skv_execute(plan, inputs, &outputs, aligned, (size_t)info.workspace_bytes, NULL);
+  pthread_mutex_lock(&job->lock);
+  job->answer->bits += bits;
+  pthread_mutex_unlock(&job->lock);
+  if (!kit_guards_intact(workspace) || !kit_guards_intact(inputs->k.data) ||
+      !kit_guards_intact(inputs->v.data)) {
+    fprintf(stderr, "rank %d wrote past a buffer\n", (int)rank);
+    status = SKV_INTERNAL;
+  }
+  kit_poisoned_free(workspace);
+  if (outputs.o.data != job->answer->o)
+    kit_poisoned_free(outputs.o.data);
+  return status;
+}
+
+static skv_status_t run(job_t *job, int32_t rank, skv_context_t *context, skv_plan_t *plan) {
+  const skv_problem_t *p = &job->test->problem;
+  (void)context;
+  size_t count = 0;
+  skv_plan_key_intervals(plan, rank, NULL, &count);
+  skv_interval_t *intervals = calloc(count + 1, sizeof *intervals);
+  skv_plan_key_intervals(plan, rank, intervals, &count);
+  int64_t owned = 0;
+  for (size_t i = 0; i < count; i++)
+    owned += intervals[i].end - intervals[i].begin;
+  skv_inputs_t inputs = kit_case_inputs(job->test);
+  inputs.k = dense(copy_owned(p, job->test->k, p->head_dim, intervals, count, owned), owned,
+                   p->kv_heads, p->head_dim);
+  inputs.v = dense(copy_owned(p, job->test->v, p->value_head_dim, intervals, count, owned), owned,
+                   p->kv_heads, p->value_head_dim);
+  skv_status_t status = execute(job, rank, plan, &inputs);
+  kit_poisoned_free(inputs.k.data);
+  kit_poisoned_free(inputs.v.data);
+  free(intervals);
+  return status;
+}
+
+static int body(int32_t rank, skv_context_t *context, void *user) {
+  job_t *job = user;
+  skv_plan_options_t options = job->way->options;
+  options.struct_bytes = sizeof options;
+  skv_plan_t *plan;
+  skv_status_t status = skv_plan_create(&plan, context, &job->test->problem, &options);
+  if (status == SKV_OK)
+    status = run(job, rank, context, plan);
+  if (status != SKV_OK)
+    fprintf(stderr, "rank %d: %s: %s\n", (int)rank, skv_status_name(status),
+            skv_context_error(context));
+  skv_plan_destroy(plan);
+  return (int)status;
+}
+
+bool kit_solve(const kit_case_t *test, const kit_way_t *way, kit_answer_t *answer) {
+  job_t job = {test, way, answer, PTHREAD_MUTEX_INITIALIZER};
+  answer->bits = 0;
+  int32_t ranks = way->ranks ? way->ranks : 1;
+  int result = kit_run_ranks(ranks, way->threads ? way->threads : 1, way->kernel, way->delay_seed,
+                             body, &job);
+  if (!kit_guards_intact(answer->o) || !kit_guards_intact(answer->lse)) {
+    fprintf(stderr, "a write past the outputs\n");
+    return false;
+  }
+  return result == 0;
+}

@@ -1,0 +1,31 @@
+/* solve.h: one case computed by the library on some ranks, through the public interface. */
+#ifndef KIT_SOLVE_H
+#define KIT_SOLVE_H
+
+#include "kit.h"
+
+/* How to compute it. Zero-initialised (but struct_bytes of options): one rank, auto everything. */
+typedef struct kit_way {
+  int32_t ranks, threads; /* 0: 1 */
+  const char *kernel;     /* NULL: the best */
+  uint64_t delay_seed;
+  skv_plan_options_t options;
+} kit_way_t;
+
+/* Results: dense O of out_dtype and LSE, as kit_check takes them, and the bits. Poisoned before. */
+typedef struct kit_answer {
+  void *o;
+  float *lse;
+  uint64_t bits;
+  size_t o_bytes, lse_bytes;
+} kit_answer_t;
+
+kit_answer_t *kit_answer_create(const kit_case_t *test);
+void kit_answer_free(kit_answer_t *answer);
+bool kit_answer_same(const kit_answer_t *a, const kit_answer_t *b); /* bytes and bits */
+/* Prints to stderr what failed, and returns false. Ranks write into one answer (results owner);
+ * with results all or root, rank 0 does. Guards around every buffer are checked. */
+bool kit_solve(const kit_case_t *test, const kit_way_t *way, kit_answer_t *answer);
+void kit_way_describe(const kit_way_t *way, char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,161 @@
+/* test_execute.c: whole problems through plan and execute: the fp64 oracle, and one answer. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "solve.h"
+
+static const char *const reduce_words[] = {"auto", "gather",    "scatter",
+                                           "tree", "butterfly", "ring"};
+
+/* A case whose tree has several blocks per rank: leaves of 64, blocks of 64. */
+static kit_case_t *small_case(int64_t q_tokens, int64_t k_tokens, bool causal, uint64_t seed) {
+  skv_problem_t problem;
+  skv_problem_init(&problem, sizeof problem, 4, 2, 24);
+  problem.q_tokens = q_tokens;
+  problem.kv_capacity_tokens = k_tokens;
+  problem.causal = causal;
+  problem.leaf_tokens = problem.block_tokens = 64;
+  return kit_case_create(&problem, NULL, NULL, true, seed);
+}
+
+static void expect_same(const kit_case_t *test, const kit_way_t *way, const kit_answer_t *wanted) {
+  char text[256];
+  kit_way_describe(way, text, sizeof text);
+  kit_answer_t *answer = kit_answer_create(test);
+  cr_expect(kit_solve(test, way, answer), "%s fails", text);
+  cr_expect(kit_answer_same(answer, wanted), "%s gives other bits", text);
+  kit_answer_free(answer);
+}
+
+static void expect_right(const kit_case_t *test, const kit_answer_t *answer) {
+  char text[512], what[512];
+  kit_case_describe(test, what, sizeof what);
+  cr_expect(kit_check(test, answer->o, answer->lse, text, sizeof text), "%s: %s", what, text);
+}
+
+static void all_paths(const kit_case_t *test, kit_way_t way, const kit_answer_t *wanted) {
+  way.options.direction = SKV_PASS_Q;
+  for (int reduce = SKV_GATHER; reduce <= SKV_RING; reduce++) {
+    way.options.reduce = (skv_reduce_t)reduce;
+    expect_same(test, &way, wanted);
+  }
+  way.options.direction = SKV_PASS_KV;
+  way.options.reduce = SKV_RING;
+  expect_same(test, &way, wanted);
+  way.options.reduce = SKV_GATHER;
+  expect_same(test, &way, wanted);
+}
+
+static void all_layouts(const kit_case_t *test, kit_way_t way, const kit_answer_t *wanted) {
+  way.options.layout = SKV_CONTIGUOUS;
+  all_paths(test, way, wanted);
+  way.options.layout = SKV_ZIGZAG;
+  all_paths(test, way, wanted);
+  way.options.layout = SKV_BLOCKS;
+  for (way.options.layout_run_blocks = 1; way.options.layout_run_blocks <= 2;
+       way.options.layout_run_blocks++)
+    all_paths(test, way, wanted);
+}
+
+static void one_answer(kit_case_t *test, skv_row_owner_t rows) {
+  kit_way_t one = {.options = {.row_owner = rows}};
+  kit_answer_t *wanted = kit_answer_create(test);
+  cr_assert(kit_solve(test, &one, wanted));
+  expect_right(test, wanted);
+  for (int32_t ranks = 1; ranks <= 8; ranks++)
+    all_layouts(test, (kit_way_t){.ranks = ranks, .options = {.row_owner = rows}}, wanted);
+  kit_answer_free(wanted);
+  kit_case_free(test);
+}
+
+Test(execute, prefill_is_one_answer_for_ranks_layouts_and_paths) {
+  one_answer(small_case(61, 700, true, 1), SKV_ROWS_BY_POSITION);
+}
+
+Test(execute, decode_is_one_answer_for_ranks_layouts_and_paths) {
+  one_answer(small_case(1, 701, false, 2), SKV_ROWS_ROUND_ROBIN);
+}
+
+Test(execute, more_ranks_than_blocks) {
+  one_answer(small_case(9, 100, true, 3), SKV_ROWS_BY_POSITION);
+}
+
+Test(execute, more_queries_than_keys) {
+  one_answer(small_case(150, 130, false, 4), SKV_ROWS_BY_POSITION);
+}
+
+Test(execute, no_keys_at_all) {
+  one_answer(small_case(5, 0, false, 5), SKV_ROWS_BY_POSITION);
+}
+
+Test(execute, no_queries_at_all) {
+  one_answer(small_case(0, 200, false, 6), SKV_ROWS_BY_POSITION);
+}
+
+Test(execute, results_can_go_to_root_or_all) {
+  kit_case_t *test = small_case(40, 500, true, 7);
+  kit_answer_t *wanted = kit_answer_create(test);
+  cr_assert(kit_solve(test, &(kit_way_t){0}, wanted));
+  for (int results = SKV_RESULTS_ROOT; results <= SKV_RESULTS_ALL; results++)
+    for (int32_t ranks = 2; ranks <= 5; ranks++)
+      all_paths(test, (kit_way_t){.ranks = ranks, .options = {.results = (skv_results_t)results}},
+                wanted);
+  kit_answer_free(wanted);
+  kit_case_free(test);
+}
+
+Test(execute, many_small_passes_and_delays_change_nothing) {
+  kit_case_t *test = small_case(90, 640, true, 8);
+  kit_answer_t *wanted = kit_answer_create(test);
+  cr_assert(kit_solve(test, &(kit_way_t){0}, wanted));
+  for (uint64_t seed = 1; seed <= 5; seed++)
+    all_paths(
+        test,
+        (kit_way_t){
+            .ranks = 3, .threads = 2, .delay_seed = seed, .options = {.workspace_bytes = 65536}},
+        wanted);
+  kit_answer_free(wanted);
+  kit_case_free(test);
+}
+
+/* The negative control: merging as partials arrive must be seen by the comparison. */
+Test(execute, free_order_differs) {
+  int different = 0;
+  for (uint64_t seed = 1; seed <= 4; seed++) {
+    kit_case_t *test = small_case(40, 1200, false, seed);
+    kit_answer_t *pinned = kit_answer_create(test), *freely = kit_answer_create(test);
+    cr_assert(kit_solve(test, &(kit_way_t){.ranks = 3}, pinned));
+    test->problem.order = SKV_ORDER_FREE;
+    for (int reduce = SKV_GATHER; reduce <= SKV_RING; reduce++) {
+      kit_way_t way = {.ranks = 3,
+                       .options = {.direction = SKV_PASS_Q, .reduce = (skv_reduce_t)reduce}};
+      cr_assert(kit_solve(test, &way, freely), "%s", reduce_words[reduce]);
+      expect_right(test, freely);
+      different += !kit_answer_same(pinned, freely);
+    }
+    kit_answer_free(pinned);
+    kit_answer_free(freely);
+    kit_case_free(test);
+  }
+  cr_expect(different > 0, "the free order gave the pinned bits in all 20 runs");
+}
+
+/* 500 random problems against the oracle, each also on a few ranks by a path of its own. */
+Test(execute, random_problems, .timeout = 110) {
+  for (uint64_t seed = 1; seed <= 500; seed++) {
+    kit_case_t *test = kit_case_random(seed);
+    kit_answer_t *wanted = kit_answer_create(test);
+    skv_row_owner_t rows = seed % 3 ? SKV_ROWS_BY_POSITION : SKV_ROWS_ROUND_ROBIN;
+    cr_assert(kit_solve(test, &(kit_way_t){.options = {.row_owner = rows}}, wanted));
+    expect_right(test, wanted);
+    kit_way_t way = {.ranks = (int32_t)(seed % 7) + 2,
+                     .options = {.row_owner = rows,
+                                 .layout = (skv_layout_kind_t)(seed % 3),
+                                 .layout_run_blocks = 1,
+                                 .direction = seed % 4 ? SKV_PASS_Q : SKV_PASS_KV}};
+    way.options.reduce = seed % 4 ? (skv_reduce_t)(seed % 5 + 1) : seed % 8 ? SKV_RING : SKV_GATHER;
+    expect_same(test, &way, wanted);
+    kit_answer_free(wanted);
+    kit_case_free(test);
+  }
+}
