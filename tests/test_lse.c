@@ -3,6 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "kernels/convert.h"
 #include "skv.h"
@@ -145,6 +148,26 @@ Test(lse, many_rows_in_place) {
     cr_expect_eq(left[i], want, "element %d", i);
   }
 }
+
+#if defined(__x86_64__)
+/* The caller's rounding mode and flush-to-zero change no bit, and are put back. */
+Test(lse, the_callers_floating_point_mode_does_not_matter) {
+  float out[2], lse[2], a = 0x1.234568p-127f, b = 0x1.8p-148f, a_lse = 1, b_lse = 1.7f;
+  for (int i = 0; i < 2; ++i) {
+    unsigned mode = i ? 0x1f80u | 0x8040u | 0x6000u : 0x1f80u; /* flush both ways, toward zero */
+    _mm_setcsr(mode);
+    skv_status_t status =
+        skv_merge_lse(&out[i], &lse[i], &a, &a_lse, &b, &b_lse, 1, 1, SKV_FP32, SKV_LSE_NATURAL);
+    unsigned after = _mm_getcsr();
+    _mm_setcsr(0x1f80u);
+    cr_expect_eq(status, SKV_OK);
+    cr_expect_eq(after & ~0x3fu, mode);
+  }
+  cr_expect(out[0] > 0 && out[0] < FLT_MIN, "the result is denormal");
+  cr_expect_eq(skv__float_bits(out[0]), skv__float_bits(out[1]));
+  cr_expect_eq(skv__float_bits(lse[0]), skv__float_bits(lse[1]));
+}
+#endif
 
 Test(lse, bad_arguments_are_refused) {
   float o[2] = {1, 2}, lse[2] = {3, 4};
