@@ -79,4 +79,28 @@ skv_status_t skv__check(skv__verdict_t *verdict, const skv__data_t *data, const 
                         const skv__job_options_t *job, const skv_plan_t *plan,
                         skv__session_t *session, skv__progress_t *progress, skv__error_t *error);
 
+/* attention_report.c */
+typedef struct skv__run_times {
+  double wall_seconds;                                 /* of all executes, on the slowest rank */
+  double compute[2], communicate[2], wait[2];          /* max over ranks, mean */
+  int64_t frontier_nodes, sent_bytes, workspace_bytes; /* max over ranks */
+} skv__run_times_t;
+/* Collective: what this rank measured becomes what rank 0 reports. */
+skv_status_t skv__times_collect(skv__run_times_t *all, const skv_times_t *times,
+                                double wall_seconds, const skv_plan_info_t *info,
+                                skv__session_t *session, skv__error_t *error);
+typedef struct skv__report {
+  const skv__job_options_t *job;
+  const skv__session_t *session;
+  const skv__input_t *input;
+  const skv_plan_t *plan;
+  skv_plan_info_t info;
+  skv__run_times_t times;
+  const skv__verdict_t *verdict; /* NULL: not checked */
+  int64_t steps;
+  uint64_t bits;
+} skv__report_t;
+/* Rank 0 prints. Returns an exit code. */
+int skv__report_print(const skv__report_t *report);
+
 #endif

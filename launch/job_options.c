@@ -116,6 +116,8 @@ static int32_t add_output(skv__job_options_t *job, skv__option_t *table) {
       {"lse", SKV__TEXT, &job->lse, "FILE", "log-sum-exp as .npy, fp32, natural logarithm", 0},
       {"out-dtype", SKV__CHOICE, &job->out_fp32, "same|fp32", "of O; bf16 is stored as <u2", 0},
       {"order-log", SKV__TEXT, &job->order_log, "FILE", "every evaluated node, for replay", 0},
+      {"order-states", SKV__FLAG, &job->order_states, "",
+       "with it, the state of every block, in FILE.states", 0},
       {"check", SKV__FLAG, &job->check, "", "compare with plain fp64 attention; exit 1 if wrong",
        0},
       {"json", SKV__FLAG, &job->json, "", "report as one JSON object on stdout", 0},
@@ -161,6 +163,8 @@ skv_status_t skv__job_check(const skv__job_options_t *job, skv__error_t *error) 
     return skv__fail(error, SKV_INVALID, "--partial leaves sinks out: drop --sinks or --partial");
   if (job->out && job->lse && strcmp(job->out, job->lse) == 0)
     return skv__fail(error, SKV_INVALID, "--out and --lse name the same file");
+  if (job->order_states && !job->order_log)
+    return skv__fail(error, SKV_INVALID, "--order-states goes with --order-log FILE");
   skv_plan_options_t ignored;
   return skv__job_plan_options(job, &ignored, error);
 }

@@ -27,7 +27,7 @@ typedef struct skv__job_options {
   int64_t threads; /* 0 */
   int backend, transport, bind;
   double timeout;
-  bool check, json;
+  bool check, json, order_states;
   const char *out, *lse, *order_log;
 } skv__job_options_t;
 

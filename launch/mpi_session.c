@@ -119,6 +119,10 @@ skv_status_t skv__session_agree(skv__session_t *session, const skv__fact_t *fact
                                 skv__error_t *error) {
   skv_context_t *context = session->context;
   skv__error_t mine = *error;
+  if (context->comm->broken)
+    return mine.status != SKV_OK
+               ? mine.status
+               : skv__fail(error, context->error.status, "%s", context->error.text);
   skv__error_clear(error);
   if (skv__comm_agree(context->comm, facts, count, mine.status, mine.text) == SKV_OK)
     return SKV_OK;

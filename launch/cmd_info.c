@@ -1,0 +1,156 @@
+/* cmd_info.c: splitkv info: what this build and this machine have. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "context.h"
+#include "kernels/kernel.h"
+#include "launch/exit_codes.h"
+#include "launch/launcher.h"
+#include "launch/mpi_session.h"
+#include "launch/options.h"
+#include "launch/report.h"
+#ifdef SKV_HAVE_MPI
+#include <mpi.h>
+#endif
+
+enum { BINDING_BYTES = 256, TEXT_BYTES = 512 };
+
+typedef struct info {
+  char mpi[TEXT_BYTES], kernels[TEXT_BYTES], models[TEXT_BYTES];
+  skv__machine_t machine;
+  uint64_t order_id;
+} info_t;
+
+static void describe_mpi(char text[TEXT_BYTES]) {
+#ifdef SKV_HAVE_MPI
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(version, &length); /* allowed before MPI_Init */
+  snprintf(text, TEXT_BYTES, "%.*s", (int)strcspn(version, ",\n"), version);
+#else
+  snprintf(text, TEXT_BYTES, "none: one rank only");
+#endif
+}
+
+static void describe_kernels(char text[TEXT_BYTES], const char *used) {
+  text[0] = '\0';
+  for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel)
+    snprintf(text + strlen(text), TEXT_BYTES - strlen(text), "%s%s%s", text[0] ? ", " : "",
+             (*kernel)->name,
+             !(*kernel)->available()              ? " (not on this machine)"
+             : strcmp((*kernel)->name, used) == 0 ? " (in use)"
+                                                  : "");
+}
+
+static void collect(info_t *info, const skv__session_t *session) {
+  skv_problem_t problem;
+  skv_problem_init(&problem, sizeof problem, 32, 8, 128);
+  problem.dtype = SKV_BF16;
+  problem.out_dtype = SKV_BF16;
+  info->order_id = skv_order_id(session->context, &problem);
+  info->machine = skv__machine();
+  describe_mpi(info->mpi);
+  describe_kernels(info->kernels, skv_context_kernel(session->context));
+}
+
+static const char *compiler(void) {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "gcc " __VERSION__;
+#endif
+}
+
+static void print_text(const info_t *info, const skv__session_t *session, const char *bindings) {
+  printf("splitkv    %s\n", skv_version());
+  printf("compiler   %s\n", compiler());
+  printf("MPI        %s%s\n", info->mpi, session->mpi ? "" : " (not started: no launcher)");
+  printf("CUDA       no\nNCCL       no\n");
+  printf("kernels    %s\n", info->kernels);
+  printf("order id   %s (32/8 heads of 128, bf16, default leaf and block)\n",
+         skv__bits_text(info->order_id).text);
+  printf("CPU        %s: %d package%s, %d NUMA node%s, %d cores, %d CPUs\n", info->machine.model,
+         (int)info->machine.packages, info->machine.packages == 1 ? "" : "s",
+         (int)info->machine.numa_nodes, info->machine.numa_nodes == 1 ? "" : "s",
+         (int)info->machine.cores, (int)info->machine.cpus);
+  for (int32_t rank = 0; rank < session->ranks; ++rank)
+    printf("rank %-5d %s\n", (int)rank, bindings + rank * BINDING_BYTES);
+}
+
+static int print_json(const info_t *info, const skv__session_t *session, const char *bindings) {
+  cJSON *object = cJSON_CreateObject();
+  cJSON_AddStringToObject(object, "version", skv_version());
+  cJSON_AddStringToObject(object, "compiler", compiler());
+  cJSON_AddStringToObject(object, "mpi", info->mpi);
+  cJSON_AddBoolToObject(object, "mpi_started", session->mpi);
+  cJSON_AddBoolToObject(object, "cuda", 0);
+  cJSON_AddBoolToObject(object, "nccl", 0);
+  cJSON_AddStringToObject(object, "kernels", info->kernels);
+  cJSON_AddStringToObject(object, "kernel", skv_context_kernel(session->context));
+  cJSON_AddStringToObject(object, "order_id", skv__bits_text(info->order_id).text);
+  cJSON_AddStringToObject(object, "cpu", info->machine.model);
+  cJSON_AddNumberToObject(object, "packages", info->machine.packages);
+  cJSON_AddNumberToObject(object, "numa_nodes", info->machine.numa_nodes);
+  cJSON_AddNumberToObject(object, "cores", info->machine.cores);
+  cJSON_AddNumberToObject(object, "cpus", info->machine.cpus);
+  cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
+  for (int32_t rank = 0; rank < session->ranks; ++rank)
+    cJSON_AddItemToArray(ranks, cJSON_CreateString(bindings + rank * BINDING_BYTES));
+  return skv__print_json(object);
+}
+
+static int show(skv__session_t *session, bool json) {
+  char mine[BINDING_BYTES] = "";
+  snprintf(mine, sizeof mine, "%s", session->binding.text);
+  char *bindings = calloc((size_t)session->ranks, BINDING_BYTES);
+  skv__error_t error = {0};
+  int code = SKV__EXIT_OK;
+  if (!bindings)
+    skv__fail(&error, SKV_MEMORY, "no memory to collect the bindings");
+  if (skv__session_agree(session, NULL, 0, &error) != SKV_OK) {
+    code = skv__session_complain(session, &error, false);
+  } else if (skv__comm_gather(session->context->comm, mine, sizeof mine, bindings, "bindings") !=
+             SKV_OK) {
+    code = skv__session_complain(session, &session->context->error, false);
+  } else if (skv__session_speaks(session)) {
+    info_t info;
+    collect(&info, session);
+    if (json)
+      code = print_json(&info, session, bindings);
+    else
+      print_text(&info, session, bindings);
+  }
+  free(bindings);
+  return code;
+}
+
+int skv__cmd_info(int argc, const char **argv) {
+  int64_t threads = 0;
+  int bind = 0, transport = 0;
+  double timeout = 60.0;
+  bool json = false;
+  const skv__option_t table[] = {
+      {"threads", SKV__SIZE, &threads, "N", "of each rank (its share of the cores)", 1},
+      {"bind", SKV__CHOICE, &bind, "cores|none", "keep ranks and threads on their cores", 0},
+      {"transport", SKV__CHOICE, &transport, "auto|self|mpi|nccl", "what moves the bytes", 0},
+      {"timeout", SKV__NUMBER, &timeout, "S", "seconds that any wait may last (60)", 0},
+      {"json", SKV__FLAG, &json, "", "one JSON object on stdout", 0}};
+  skv__arguments_t arguments = {0};
+  int code =
+      skv__options_parse("info", table, sizeof table / sizeof *table, &arguments, argc, argv);
+  skv__arguments_free(&arguments);
+  if (code >= 0)
+    return code;
+  skv__session_options_t options = {.transport = (skv__transport_choice_t)transport,
+                                    .threads = (int32_t)(threads < 4096 ? threads : 4096),
+                                    .timeout_seconds = timeout,
+                                    .bind = bind == 0};
+  skv__session_t session;
+  skv__error_t error = {0};
+  if (skv__session_open(&session, &options, &error) != SKV_OK)
+    code = skv__session_complain(&session, &error, true);
+  else
+    code = show(&session, json);
+  return skv__session_close(&session, code);
+}

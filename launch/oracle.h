@@ -1,0 +1,25 @@
+/* oracle.h: plain attention of some rows, in fp64 and in fp32. Shares nothing with the kernels. */
+#ifndef SKV_ORACLE_H
+#define SKV_ORACLE_H
+
+#include "launch/input.h"
+
+typedef struct skv__oracle_row {
+  int64_t sequence, query, head; /* query: of the whole job */
+} skv__oracle_row_t;
+
+typedef struct skv__oracle {
+  double *o, *lse; /* [rows][value_head_dim], [rows] */
+  float *plain;    /* [rows][value_head_dim], by three plain passes in fp32 */
+} skv__oracle_t;
+
+/* Rows of one sequence. `sinks` may be NULL. Free the oracle whatever comes back. */
+skv_status_t skv__oracle_rows(skv__oracle_t *oracle, const skv__input_t *input,
+                              const skv_problem_t *problem, const float *sinks,
+                              const skv__oracle_row_t *rows, int64_t count, skv__error_t *error);
+void skv__oracle_free(skv__oracle_t *oracle);
+
+float skv__oracle_widen(skv_dtype_t dtype, const void *data, int64_t index);
+float skv__oracle_round(skv_dtype_t dtype, float value); /* to nearest even, and back */
+
+#endif
