@@ -1,0 +1,70 @@
+/* tile.h: the work on one tile of 64 keys, compiled once per instruction set from tile_body.h. All
+ * versions give the same bits: each is the sequence of docs/numerics.md with more or fewer lanes.
+ *
+ * Buffers, fp32, 64-byte aligned:
+ *   keys    [64 / 16 panels][head_dim][16]       K transposed: lanes over keys
+ *   values  [value_panels][64][16]               or rows of V in place (value_step, value_panel)
+ *   scores  [SKV__TILE_ROWS][64]
+ *   O       [rows][16 * value_panels], l [rows][16 lanes], e [rows]
+ */
+#ifndef SKV_CPU_TILE_H
+#define SKV_CPU_TILE_H
+
+#include "kernels/job.h"
+
+enum {
+  SKV__TILE_KEYS = 64,
+  SKV__PANEL = 16,     /* columns that lie together in packed keys and values; also lanes of l */
+  SKV__TILE_ROWS = 48, /* rows whose scores are held at once: a multiple of 6, 8 and 12 */
+};
+
+/* States of some rows: O [rows][stride], e [rows], l [rows]. */
+typedef struct skv__states {
+  float *o, *e, *l;
+  int64_t stride;
+} skv__states_t;
+
+/* Some rows of one KV head against one tile of keys. */
+typedef struct skv__tile_rows {
+  int64_t rows, head_dim;
+  const float *q;             /* [rows][head_dim] */
+  const int64_t *first, *end; /* [rows] absolute positions that each row sees */
+  int64_t key_begin;          /* absolute position of the tile */
+  const float *keys, *values;
+  int64_t value_step, value_panel; /* floats from key to key, and from one 16 columns to the next */
+  int64_t value_panels;
+  float *scores;
+  float *o, *e, *l;
+  float tanh_scale; /* 0: no softcap */
+  float log2_scale; /* c of docs/numerics.md */
+} skv__tile_rows_t;
+
+/* Where keys or values lie, and which of the tile's 64 are packed: [begin, end). Others are not
+ * read. */
+typedef struct skv__tile_source {
+  skv_dtype_t dtype;
+  const char *data; /* of key `begin` */
+  int64_t stride_bytes, dim;
+  int64_t begin, end;
+  int64_t ahead_bytes; /* from here to what will be packed next: fetched early; 0: nothing */
+} skv__tile_source_t;
+
+typedef struct skv__tile {
+  void (*pack_keys)(float *keys, const skv__tile_source_t *source);
+  void (*pack_values)(float *values, const skv__tile_source_t *source);
+  /* Scores, exponents and weights of the tile; O and l take them in. */
+  void (*attend)(const skv__tile_rows_t *tile);
+  /* End a leaf: its accumulators (o, e, l [rows][16]) become states, written to `into` or merged
+   * behind what is there. */
+  void (*end_leaf)(skv__states_t into, bool merge, float *o, const float *e, const float *l,
+                   int64_t rows, int64_t value_head_dim);
+  /* into = merge(into, right), row by row. */
+  void (*merge)(skv__states_t into, skv__states_t right, int64_t rows, int64_t value_head_dim);
+} skv__tile_t;
+
+extern const skv__tile_t skv__tile_portable;
+#if defined(__x86_64__)
+extern const skv__tile_t skv__tile_avx2, skv__tile_avx512;
+#endif
+
+#endif
