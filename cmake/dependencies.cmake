@@ -5,10 +5,25 @@ include(CheckLanguage)
 
 set(skv_missing "")
 
-# skv_require(<PREFIX> <pkg-config module> <package>): PkgConfig::<PREFIX> exists afterwards, or the
-# package is on the list of missing ones.
-macro(skv_require prefix module package)
+# skv_find(<PREFIX> <pkg-config module>): PkgConfig::<PREFIX> exists afterwards if the module does.
+# Where packages were unpacked under another prefix, the folders that their .pc files name do not
+# exist; CPATH and LIBRARY_PATH then lead to the files.
+macro(skv_find prefix module)
   pkg_check_modules(${prefix} QUIET IMPORTED_TARGET ${module})
+  if(${prefix}_FOUND)
+    set(skv_folders "")
+    foreach(folder IN LISTS ${prefix}_INCLUDE_DIRS)
+      if(EXISTS ${folder})
+        list(APPEND skv_folders ${folder})
+      endif()
+    endforeach()
+    set_target_properties(PkgConfig::${prefix} PROPERTIES
+      INTERFACE_INCLUDE_DIRECTORIES "${skv_folders}")
+  endif()
+endmacro()
+
+macro(skv_require prefix module package)
+  skv_find(${prefix} ${module})
   if(NOT ${prefix}_FOUND)
     list(APPEND skv_missing ${package})
   endif()
@@ -52,10 +67,10 @@ find_package(MPI QUIET COMPONENTS C)
 if(MPI_C_FOUND)
   message(STATUS "MPI: ${MPI_C_LIBRARIES}")
 else()
-  message(STATUS "MPI: not found, so one rank only (package libopenmpi-dev)")
+  message(STATUS "MPI: not found, so one rank only (package libopenmpi-dev, or set MPI_C_COMPILER)")
 endif()
 
-pkg_check_modules(CRITERION QUIET IMPORTED_TARGET criterion)
+skv_find(CRITERION criterion)
 if(NOT CRITERION_FOUND)
   message(STATUS "Criterion: not found, so no tests are built (package libcriterion-dev)")
 endif()
