@@ -2,8 +2,11 @@
 #include "comm/comm.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "comm/blame.h"
 
 skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transport, void *impl,
                               int32_t rank, int32_t ranks, double timeout_seconds,
@@ -222,13 +225,17 @@ skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t 
 
 skv_status_t skv__comm_expired(skv__comm_t *comm, const skv__request_t *request,
                                const char *operation, double seconds) {
-  skv__request_t late = *request;
-  skv__comm_break(comm);
+  skv__request_t late = *request; /* breaking the comm ends it */
+  int32_t culprit = skv__comm_blame(comm, late.peer);
+  char chain[64] = "";
+  if (culprit != late.peer)
+    snprintf(chain, sizeof chain, ", which in turn waits for rank %d", (int)culprit);
   return skv__fail(comm->error, SKV_TIMEOUT,
-                   "rank %d: waited %.1f s for rank %d (%s '%s', %zu bytes); it has died, stopped, "
-                   "or is in other work: see its output, or raise --timeout",
+                   "rank %d: waited %.1f s for rank %d (%s '%s', %zu bytes)%s; rank %d has died, "
+                   "stopped, or is in other work: see its output, or raise --timeout",
                    (int)comm->rank, seconds, (int)late.peer,
-                   late.way == SKV__SEND ? "send" : "receive", operation, late.bytes);
+                   late.way == SKV__SEND ? "send" : "receive", operation, late.bytes, chain,
+                   (int)culprit);
 }
 
 double skv__comm_now(void) {

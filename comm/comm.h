@@ -61,6 +61,7 @@ struct skv__comm {
   skv__request_t *first, *last; /* active requests, oldest first */
   size_t unstarted;             /* how many of them have pieces not started yet */
   skv__request_t *requests;     /* [ranks], for collectives */
+  int32_t waits_for;            /* told to the others when a wait expires */
 };
 
 /* For transports: takes `impl` (destroyed on failure). */
@@ -83,7 +84,7 @@ skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *do
 skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t count,
                             const char *operation);
 /* The text and status for a wait that the caller did itself (by polling skv__comm_test) and that
- * took too long. */
+ * took too long. Takes half a second, to find out whether the peer waits for somebody else. */
 skv_status_t skv__comm_expired(skv__comm_t *comm, const skv__request_t *request,
                                const char *operation, double seconds);
 double skv__comm_now(void); /* monotonic seconds */

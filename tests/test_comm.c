@@ -307,7 +307,8 @@ Test(comm, a_lost_rank_ends_collectives_in_time) {
                    .argument = argument};
     run(&all);
     expect_all(&all, SKV_TIMEOUT);
-    cr_expect(strstr(all.text[0], "for rank 2"), "%s", all.text[0]);
+    for (int32_t rank = 0; rank < all.count; rank++)
+      cr_expect(rank == 2 || strstr(all.text[rank], "; rank 2 has died"), "%s", all.text[rank]);
     for (int32_t rank = 0; rank < all.count; rank++)
       cr_expect(all.seconds[rank] < 1.3, "rank %d: %g s", (int)rank, all.seconds[rank]);
   }
@@ -353,7 +354,8 @@ static void fail_once(skv__comm_t *comm, kit_world_t *world, ranks_t *all) {
     comm->transport = &transport;
     comm->impl = &failing;
   }
-  collect(comm, world, all);
+  (void)world;
+  all->status[comm->rank] = skv__comm_barrier(comm, "barrier");
   if (comm->rank == 1) {
     skv__comm_break(comm);
     comm->transport = real;
@@ -381,5 +383,5 @@ Test(comm, the_nth_call_fails) {
       cr_expect(all.seconds[rank] < 1.2, "call %d, rank %d: %g s", point, (int)rank,
                 all.seconds[rank]);
   }
-  cr_expect_gt(point, 8);
+  cr_expect_geq(point, 4); /* two starts and two tests at least */
 }

@@ -1,0 +1,99 @@
+#include "launch/watchdog.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The process has one: it guards the process, not an object. */
+static struct {
+  const char *phase;
+  double seconds;
+  int exit_code;
+  bool running, stopped;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t stop;
+} watchdog;
+
+/* What the launchers call the rank, before MPI does. Only for the message. */
+static const char *launcher_rank(void) {
+  static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                      "SLURM_PROCID"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const char *value = getenv(names[i]);
+    if (value && *value)
+      return value;
+  }
+  return NULL;
+}
+
+/* The process is in a state that nobody knows: no stdio, no exit handlers. */
+static void expire(void) {
+  char line[256];
+  const char *rank = launcher_rank();
+  int bytes = snprintf(line, sizeof line,
+                       "splitkv: rank %.15s: %.60s took longer than %.1f s; another rank has died, "
+                       "stopped, or did not start: see its output, or raise --timeout\n",
+                       rank ? rank : "unknown", watchdog.phase, watchdog.seconds);
+  if (write(STDERR_FILENO, line, (size_t)bytes) < 0) {
+    /* nobody listens: the exit code has to do */
+  }
+  _exit(watchdog.exit_code);
+}
+
+static void *watch(void *argument) {
+  (void)argument;
+  struct timespec until;
+  double whole;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  double nanoseconds = 1e9 * modf(watchdog.seconds, &whole) + (double)until.tv_nsec;
+  until.tv_sec += (time_t)whole + (time_t)(nanoseconds / 1e9);
+  until.tv_nsec = (long)fmod(nanoseconds, 1e9);
+  int code = 0;
+  pthread_mutex_lock(&watchdog.lock);
+  while (!watchdog.stopped && code != ETIMEDOUT)
+    code = pthread_cond_timedwait(&watchdog.stop, &watchdog.lock, &until);
+  bool expired = !watchdog.stopped;
+  pthread_mutex_unlock(&watchdog.lock);
+  if (expired)
+    expire();
+  return NULL;
+}
+
+bool skv__watchdog_start(const char *phase, double seconds, int exit_code) {
+  pthread_condattr_t attributes;
+  sigset_t all, before;
+  pthread_mutex_init(&watchdog.lock, NULL);
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&watchdog.stop, &attributes);
+  pthread_condattr_destroy(&attributes);
+  watchdog.phase = phase;
+  watchdog.seconds = seconds;
+  watchdog.exit_code = exit_code;
+  watchdog.stopped = false;
+  /* Signals are for the threads that the program has its handlers for. */
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  watchdog.running = pthread_create(&watchdog.thread, NULL, watch, NULL) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return watchdog.running;
+}
+
+void skv__watchdog_stop(void) {
+  if (!watchdog.running)
+    return;
+  pthread_mutex_lock(&watchdog.lock);
+  watchdog.stopped = true;
+  pthread_cond_signal(&watchdog.stop);
+  pthread_mutex_unlock(&watchdog.lock);
+  pthread_join(watchdog.thread, NULL);
+  pthread_cond_destroy(&watchdog.stop);
+  pthread_mutex_destroy(&watchdog.lock);
+  watchdog.running = false;
+}
