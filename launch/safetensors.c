@@ -146,6 +146,7 @@ static skv_status_t take_tensor(parse_t *parse, int64_t data_bytes) {
   if (!skv__json_take(&parse->cursor, '{'))
     return malformed(parse, "a tensor is not described by an object");
   unsigned seen = 0;
+  memset(parse->current.shape, 0, sizeof parse->current.shape);
   do
     SKV_TRY(take_field(parse, &seen));
   while (skv__json_take(&parse->cursor, ','));
