@@ -40,7 +40,10 @@ static verdict_t judge_cards(const card_t *cards, int32_t ranks) {
     if (cards[rank].status == SKV_OK)
       continue;
     verdict.status = cards[rank].status;
-    snprintf(verdict.text, sizeof verdict.text, "rank %d: %.1000s", (int)rank, cards[rank].text);
+    if (ranks == 1)
+      snprintf(verdict.text, sizeof verdict.text, "%.1000s", cards[rank].text);
+    else
+      snprintf(verdict.text, sizeof verdict.text, "rank %d: %.1000s", (int)rank, cards[rank].text);
     return verdict;
   }
   for (int32_t rank = 1; rank < ranks; rank++) {

@@ -111,7 +111,7 @@ typedef struct skv__fact {
 /* Collective. SKV_DISAGREE on every rank, with one text that names the first fact and two ranks
  * that differ, when any fact (or their number) differs. `status` and `text` of a rank that already
  * failed are spread too: every rank then returns that status with the text of the lowest failing
- * rank ("rank 2: ..."). */
+ * rank ("rank 2: ..."; one rank alone is not named). */
 skv_status_t skv__comm_agree(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
                              skv_status_t status, const char *text);
 

@@ -17,11 +17,10 @@ typedef struct probe {
   long argument;
 } probe_t;
 
-static skv_status_t everybody(probe_t *probe) {
-  return kit_comm_everybody(probe->comm);
-}
-static skv_status_t collect(probe_t *probe) {
-  return kit_comm_collect(probe->comm);
+static skv_status_t healthy(probe_t *probe) {
+  SKV_TRY(kit_comm_everybody(probe->comm));
+  SKV_TRY(kit_comm_collect(probe->comm));
+  return kit_comm_agree(probe->comm, KIT_NONE);
 }
 static skv_status_t agree(probe_t *probe) {
   return kit_comm_agree(probe->comm, (kit_difference_t)probe->argument);
@@ -107,9 +106,9 @@ static skv_status_t latency(probe_t *probe) {
 static const struct {
   const char *name;
   skv_status_t (*run)(probe_t *probe);
-} modes[] = {{"everybody", everybody}, {"collect", collect},     {"agree", agree},
-             {"unequal", unequal},     {"message", one_message}, {"lose", lose_a_rank},
-             {"chain", chain},         {"latency", latency}};
+} modes[] = {{"healthy", healthy},     {"agree", agree},      {"unequal", unequal},
+             {"message", one_message}, {"lose", lose_a_rank}, {"chain", chain},
+             {"latency", latency}};
 
 static int report(skv_status_t status, const char *text) {
   if (status != SKV_OK)
