@@ -40,6 +40,8 @@ skv__kv_step_t skv__schedule_kv_step(skv_reduce_t reduce, int32_t ranks, int32_t
 typedef struct skv__traffic {
   int64_t node_states;          /* sent, summed over slices and ranks; result hops excluded */
   int64_t max_rank_node_states; /* most that one rank sends */
+  int64_t max_rank_received;    /* most that one rank receives */
+  int64_t max_slice_received;   /* most that one rank receives of one slice */
   int64_t max_pending;          /* most states that a rank holds of one slice at once */
   double per_row;               /* node_states / (ranks * (ranks - 1)): free order = 1 */
 } skv__traffic_t;

@@ -12,6 +12,9 @@ typedef struct board {
   skv__held_t *frontier;   /* of all ranks, one after the other */
   skv__pending_t *sets;    /* [ranks] */
   int64_t *sent;           /* [ranks] over all slices played */
+  int64_t *received;       /* [ranks] over all slices played of other owners */
+  int64_t *received_own;   /* [ranks] of its own slice */
+  int64_t *slice_received; /* [ranks] of the slice being played */
 } board_t;
 
 static void board_free(board_t *board) {
@@ -22,6 +25,9 @@ static void board_free(board_t *board) {
   free(board->frontier_begin);
   free(board->frontier);
   free(board->sent);
+  free(board->received);
+  free(board->received_own);
+  free(board->slice_received);
 }
 
 /* All frontiers, written once: `nodes` is scratch for the largest of them. */
@@ -41,7 +47,11 @@ static bool board_create(board_t *board, const skv__shard_t *shard) {
   board->frontier_begin = calloc(ranks + 1, sizeof *board->frontier_begin);
   board->sets = calloc(ranks, sizeof *board->sets);
   board->sent = calloc(ranks, sizeof *board->sent);
-  if (!board->hops || !board->frontier_begin || !board->sets || !board->sent)
+  board->received = calloc(ranks, sizeof *board->received);
+  board->received_own = calloc(ranks, sizeof *board->received_own);
+  board->slice_received = calloc(ranks, sizeof *board->slice_received);
+  if (!board->hops || !board->frontier_begin || !board->sets || !board->sent || !board->received ||
+      !board->received_own || !board->slice_received)
     return false;
   for (int32_t rank = 0; rank < shard->ranks; ++rank) {
     int64_t count = skv__shard_frontier(shard, rank, NULL);
@@ -97,10 +107,22 @@ static bool play_hop(board_t *board, const skv__hop_t *hop, skv__traffic_t *traf
   for (int32_t index = 0; index < from->count; ++index)
     skv__pending_insert(to, from->held[index].node, 0, NULL, NULL);
   board->sent[hop->from] += from->count;
+  board->slice_received[hop->to] += from->count;
   traffic->node_states += from->count;
   traffic->max_pending = together > traffic->max_pending ? together : traffic->max_pending;
   from->count = 0;
   return true;
+}
+
+/* Books what the slice brought to each rank. */
+static void close_slice(board_t *board, int32_t owner, skv__traffic_t *traffic) {
+  for (int32_t rank = 0; rank < board->shard->ranks; ++rank) {
+    int64_t states = board->slice_received[rank];
+    (rank == owner ? board->received_own : board->received)[rank] += states;
+    if (states > traffic->max_slice_received)
+      traffic->max_slice_received = states;
+    board->slice_received[rank] = 0;
+  }
 }
 
 static bool play_slice(board_t *board, skv_reduce_t reduce, int32_t owner,
@@ -110,12 +132,30 @@ static bool play_slice(board_t *board, skv_reduce_t reduce, int32_t owner,
   bool played = deal(board, traffic);
   for (int32_t index = 0; played && index < count; ++index)
     played = play_hop(board, &board->hops[index], traffic);
+  close_slice(board, owner, traffic);
   return played;
 }
 
 /* From the sampled slices to all of them, to the nearest. */
 static int64_t scaled(int64_t states, int32_t ranks, int32_t slices) {
   return states / slices * ranks + (states % slices * ranks + slices / 2) / slices;
+}
+
+/* The totals over all slices from those over `slices` of them. A rank's own slice is one slice
+ * however many were sampled. */
+static void total(const board_t *board, int32_t slices, skv__traffic_t *traffic) {
+  int32_t ranks = board->shard->ranks;
+  if (ranks > 1)
+    traffic->per_row = (double)traffic->node_states / ((double)slices * (ranks - 1));
+  traffic->node_states = scaled(traffic->node_states, ranks, slices);
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    int64_t sent = scaled(board->sent[rank], ranks, slices);
+    int64_t received = scaled(board->received[rank], ranks, slices) + board->received_own[rank];
+    if (sent > traffic->max_rank_node_states)
+      traffic->max_rank_node_states = sent;
+    if (received > traffic->max_rank_received)
+      traffic->max_rank_received = received;
+  }
 }
 
 bool skv__schedule_traffic(const skv__shard_t *shard, skv_reduce_t reduce, int32_t slices,
@@ -128,15 +168,8 @@ bool skv__schedule_traffic(const skv__shard_t *shard, skv_reduce_t reduce, int32
   bool played = board_create(&board, shard);
   for (int32_t slice = 0; played && slice < slices; ++slice)
     played = play_slice(&board, reduce, (int32_t)((int64_t)slice * ranks / slices), traffic);
-  if (played) {
-    for (int32_t rank = 0; rank < ranks; ++rank)
-      if (board.sent[rank] > traffic->max_rank_node_states)
-        traffic->max_rank_node_states = board.sent[rank];
-    if (ranks > 1)
-      traffic->per_row = (double)traffic->node_states / ((double)slices * (ranks - 1));
-    traffic->node_states = scaled(traffic->node_states, ranks, slices);
-    traffic->max_rank_node_states = scaled(traffic->max_rank_node_states, ranks, slices);
-  }
+  if (played)
+    total(&board, slices, traffic);
   board_free(&board);
   return played;
 }

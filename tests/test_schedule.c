@@ -239,6 +239,13 @@ Test(schedule, traffic_by_hand) {
     cr_assert_eq(traffic_of(8 * ranks, ranks, contiguous, SKV_SCATTER).max_rank_node_states,
                  ranks - 1);
   }
+  /* scatter: an owner receives one state from every other; gather: the root all of every slice */
+  skv__traffic_t scatter = traffic_of(64, 8, contiguous, SKV_SCATTER);
+  cr_assert(scatter.max_rank_received == 7 && scatter.max_slice_received == 7);
+  skv__traffic_t gather = traffic_of(64, 8, contiguous, SKV_GATHER);
+  cr_assert(gather.max_rank_received == 56 && gather.max_slice_received == 7);
+  skv__traffic_t butterfly = traffic_of(64, 8, contiguous, SKV_BUTTERFLY);
+  cr_assert(butterfly.max_rank_received == 7 && butterfly.max_slice_received == 3);
   /* ring of 4 aligned ranks, slice by slice: 1+2+2, 1+1+2, 1+2+2, 1+1+2 */
   cr_assert_eq(traffic_of(4, 4, contiguous, SKV_RING).node_states, 18);
   cr_assert_float_eq(traffic_of(4, 4, contiguous, SKV_RING).per_row, 1.5, 1e-12);
@@ -257,6 +264,7 @@ Test(schedule, sampled_traffic) {
   cr_assert(skv__schedule_traffic(&shard, SKV_SCATTER, 16, &sampled));
   double expected = (double)frontiers * (shard.ranks - 1);
   cr_assert_float_eq((double)sampled.node_states / expected, 1, 0.01);
+  cr_assert_leq(sampled.max_rank_received, frontiers, "an owner receives its own slice alone");
 }
 
 /* Mean over 2 to 16 ranks of node-states sent per row over (ranks - 1). */
