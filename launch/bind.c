@@ -95,7 +95,8 @@ skv__binding_t skv__bind(int32_t local_rank, int32_t local_ranks, int32_t thread
       hwloc_get_cpubind(topology, share, HWLOC_CPUBIND_PROCESS) == 0) {
     binding.bound = !hwloc_bitmap_isincluded(hwloc_topology_get_allowed_cpuset(topology), share);
     binding.by_launcher = binding.bound && skv__launcher().present;
-    if (enabled && !binding.bound && local_ranks > 1)
+    /* More ranks than cores: the scheduler divides them better than a fixed share. */
+    if (enabled && !binding.bound && local_ranks > 1 && cores_in(topology, share) >= local_ranks)
       binding.bound = take_share(topology, local_rank, local_ranks, share);
     binding.cores = cores_in(topology, share);
     /* A launcher may have given several ranks the same cores: no more threads than is fair. */
