@@ -209,6 +209,8 @@ static int by_name(const void *a, const void *b) {
 
 /* No name twice; every byte of data in exactly one tensor. */
 static skv_status_t check_entries(parse_t *parse, int64_t data_bytes) {
+  if (parse->count == 0)
+    return data_bytes == 0 ? SKV_OK : malformed(parse, "data follows the header (trailing bytes)");
   qsort(parse->entries, parse->count, sizeof *parse->entries, by_name);
   for (size_t i = 1; i < parse->count; i++)
     if (by_name(&parse->entries[i - 1], &parse->entries[i]) == 0)

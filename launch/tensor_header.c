@@ -10,13 +10,14 @@
 int64_t skv__npy_header(char *head, skv_dtype_t dtype, int32_t rank_count, const int64_t *shape) {
   static const char *const descr[] = {[SKV_FP32] = "<f4", [SKV_FP16] = "<f2", [SKV_BF16] = "<u2"};
   char *literal = head + 10;
-  int used = sprintf(literal, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr[dtype]);
+  int used =
+      snprintf(literal, 256, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr[dtype]);
   for (int32_t i = 0; i < rank_count; i++)
-    used += sprintf(literal + used, "%" PRId64 "%s", shape[i],
-                    i + 1 < rank_count ? ", "
-                    : rank_count == 1  ? ","
-                                       : "");
-  used += sprintf(literal + used, "), }");
+    used += snprintf(literal + used, 32, "%" PRId64 "%s", shape[i],
+                     i + 1 < rank_count ? ", "
+                     : rank_count == 1  ? ","
+                                        : "");
+  used += snprintf(literal + used, 32, "), }");
   int64_t head_bytes = (10 + used + 1 + 63) / 64 * 64, literal_bytes = head_bytes - 10;
   memset(literal + used, ' ', (size_t)(literal_bytes - used));
   literal[literal_bytes - 1] = '\n';

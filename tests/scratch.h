@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static char scratch_folder[64];
@@ -16,6 +17,17 @@ static inline void scratch_create(void) {
   const char *root = getenv("TMPDIR");
   snprintf(scratch_folder, sizeof scratch_folder, "%.40s/splitkv.XXXXXX", root ? root : "/tmp");
   cr_assert_not_null(mkdtemp(scratch_folder));
+}
+
+/* Most memory that the process has had, in KiB. Sanitizers multiply it: then always 0. */
+static inline long scratch_peak_kib(void) {
+#ifdef __SANITIZE_ADDRESS__
+  return 0;
+#else
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+#endif
 }
 
 /* Files in it; `last` (or NULL) becomes a copy of the last one's name. */
