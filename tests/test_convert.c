@@ -81,6 +81,14 @@ Test(convert, bf16_rounds_to_nearest_even) {
   check_rounding(narrow_bf16, 7);
 }
 
+Test(convert, fp16_overflows_to_infinity) {
+  const float values[] = {65520, 65536, 100000, 131072, 262144, 1e9f};
+  for (size_t i = 0; i < sizeof values / sizeof values[0]; ++i) {
+    cr_expect_eq(skv__narrow_fp16(values[i]), 0x7c00, "%g", (double)values[i]);
+    cr_expect_eq(skv__narrow_fp16(-values[i]), 0xfc00, "-%g", (double)values[i]);
+  }
+}
+
 Test(convert, nan_stays_nan_and_quiet) {
   const uint32_t nans[] = {0x7fc00000u, 0x7f800001u, 0xff800001u, 0x7fffffffu};
   for (size_t i = 0; i < 4; ++i) {

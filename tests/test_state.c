@@ -174,6 +174,21 @@ Test(state, nan_spreads_and_is_never_empty) {
   cr_expect_eq(bits(skv__mass_from_lse(INFINITY).e), SKV__NAN_BITS);
 }
 
+Test(state, nan_in_values_has_one_spelling) {
+  const uint32_t spellings[] = {0xffc12345u, 0x7f800001u, 0xffffffffu};
+  for (size_t i = 0; i < 3; ++i) {
+    float bad = skv__bits_float(spellings[i]);
+    state_t left = {.o = {bad, 1, bad, 0}, .e = 1, .l = bad},
+            right = {.o = {1, bad, bad, 0}, .e = 2, .l = 1};
+    state_t state = merged(left, right);
+    cr_expect_eq(bits(state.l), SKV__NAN_BITS);
+    for (int d = 0; d < 3; ++d)
+      cr_expect_eq(bits(state.o[d]), SKV__NAN_BITS);
+    cr_expect_eq(state.o[3], 0.0f);
+    cr_expect_eq(bits(skv__state_output(1, 1, bad)), SKV__NAN_BITS);
+  }
+}
+
 Test(state, leaf_helpers) {
   cr_expect_eq(bits(skv__leaf_value(-0.0f)), 0u);
   cr_expect_eq(bits(skv__exponent(-0.5f)), 0u, "no -0 among exponents");
@@ -211,4 +226,25 @@ Test(state, a_sink_takes_its_share) {
   state_t keys = one_key(1, 2);
   state_t state = merged(keys, one_key(-INFINITY, 0));
   cr_expect(same_bits(&state, &keys), "a sink of -inf is no sink");
+}
+
+/* The values of docs/numerics.md: bits, so that no change of an operation goes unnoticed. */
+Test(state, the_values_that_the_contract_lists) {
+  cr_expect_eq(bits(skv__exp2(-0.3f)), 0x3f4fefc6u);
+  cr_expect_eq(bits(skv__exp2(-20.7f)), 0x351d961eu);
+  cr_expect_eq(bits(skv__exp(-1.0f)), 0x3ebc5ab1u);
+  cr_expect_eq(bits(skv__log(10.0f)), 0x40135d8eu);
+  cr_expect_eq(bits(skv__log(0x1p-149f)), 0xc2ce8ed0u);
+  cr_expect_eq(bits(skv__tanh(0.3f)), 0x3e9526eeu);
+  cr_expect_eq(bits(skv__tanh(1.0f)), 0x3f42f7d5u);
+  cr_expect_eq(bits(skv__merge_value(skv__merge_weights(3, 5), 0.1f, 0.7f)), 0x3f399999u);
+  skv__mass_t mass = skv__mass_from_lse(2.5f);
+  cr_expect_eq(bits(mass.e), 0x40800000u);
+  cr_expect_eq(bits(mass.l), 0x3f42eb7fu);
+  mass = skv__mass_from_lse(-46340.95f);
+  cr_expect_eq(bits(mass.e), 0xc7829380u);
+  cr_expect_eq(bits(mass.l), 0x3f0d46a4u);
+  skv__lse_weights_t weights = skv__lse_merge_weights(1.0f, 2.5f, SKV_LSE_NATURAL);
+  cr_expect_eq(bits(weights.lse), 0x402ce3f4u);
+  cr_expect_eq(bits(skv__lse_merge_value(weights, 0.1f, 0.7f)), 0x3f172df0u);
 }
