@@ -38,23 +38,26 @@ static skv_status_t unequal(probe_t *probe) {
   return skv__comm_wait(probe->comm, &request, 1, "unequal");
 }
 
-/* One message of `argument` bytes from rank 0 to rank 1. */
+/* One message of `argument` words of 8 bytes and one byte from rank 0 to rank 1. */
 static skv_status_t one_message(probe_t *probe) {
-  size_t bytes = (size_t)probe->argument;
-  unsigned char *data = malloc(bytes);
+  uint64_t words = (uint64_t)probe->argument;
+  size_t bytes = words * sizeof words + 1;
+  uint64_t *data = calloc(words + 1, sizeof *data);
   skv__request_t request;
   if (!data)
     return SKV_MEMORY;
-  for (size_t i = 0; i < bytes; i++)
-    data[i] = probe->comm->rank == 0 ? (unsigned char)(i * 7 + i / 65521) : 0;
+  for (uint64_t i = 0; probe->comm->rank == 0 && i <= words; i++)
+    data[i] = (i + 1) * 0x9e3779b97f4a7c15u;
   skv_status_t status = probe->comm->rank == 0
                             ? skv__comm_send(probe->comm, &request, 1, data, bytes, 3)
                             : skv__comm_receive(probe->comm, &request, 0, data, bytes, 3);
   if (status == SKV_OK)
     status = skv__comm_wait(probe->comm, &request, 1, "one message");
-  for (size_t i = 0; status == SKV_OK && i < bytes; i++)
-    if (data[i] != (unsigned char)(i * 7 + i / 65521))
+  for (uint64_t i = 0; status == SKV_OK && i <= words; i++) {
+    uint64_t want = (i + 1) * 0x9e3779b97f4a7c15u;
+    if (memcmp(&data[i], &want, i < words ? sizeof want : 1))
       status = SKV_INTERNAL;
+  }
   free(data);
   return status;
 }
