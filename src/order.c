@@ -47,7 +47,7 @@ static skv__node_t largest_node(int64_t blocks, int64_t begin, int64_t end) {
   skv__node_t tail = {begin, end};
   if (skv__order_is_node(blocks, tail))
     return tail;
-  int64_t count = power_below(end - begin + 1);
+  int64_t count = power_below(end - begin);
   if (begin != 0 && power_dividing(begin) < count)
     count = power_dividing(begin);
   return (skv__node_t){begin, begin + count};
