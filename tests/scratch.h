@@ -55,11 +55,11 @@ static inline void scratch_remove(void) {
   rmdir(scratch_folder);
 }
 
-/* A path in the folder; one of four buffers, in turn. */
+/* A path in the folder; one of eight buffers, in turn. */
 static inline const char *scratch_path(const char *name) {
-  static char paths[4][PATH_MAX];
+  static char paths[8][PATH_MAX];
   static int next;
-  char *path = paths[next++ % 4];
+  char *path = paths[next++ % 8];
   snprintf(path, PATH_MAX, "%s/%s", scratch_folder, name);
   return path;
 }
