@@ -45,7 +45,7 @@ typedef struct skv__job {
   int64_t node_count;
   /* results: the state of (node n, row) goes to slices[n * ranks + owner] at row `index`. A slice
    * of R rows is O [R][value_head_dim], then e [R], then l [R], all fp32, 64-byte aligned; R =
-   * slice_rows[owner]. */
+   * slice_rows[owner]. A NULL slice is not wanted: its rows are not stored. */
   int32_t ranks;
   bool round_robin;
   float *const *slices;

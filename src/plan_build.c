@@ -293,7 +293,7 @@ skv_status_t skv__plan_build(skv_plan_t *plan, skv__error_t *error) {
       .blocks = max_of(1, skv__problem_blocks(&plan->problem)), /* the tree has a root */
       .ranks = plan->ranks,
       .layout = {plan->options.layout, plan->options.layout_run_blocks}};
-  skv__plan_choose(plan);
+  SKV_TRY(skv__plan_choose(plan, error));
   SKV_TRY(allocate(plan, error));
   skv__node_t **nodes = calloc((size_t)plan->ranks, sizeof *nodes);
   int32_t *counts = calloc((size_t)plan->ranks, sizeof *counts);

@@ -1,9 +1,17 @@
+#include "cost.h"
 #include "plan_parts.h"
 
-void skv__plan_choose(skv_plan_t *plan) {
+skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error) {
   skv_plan_options_t *o = &plan->options;
-  if (o->direction == SKV_DIRECTION_AUTO)
-    o->direction = SKV_PASS_Q;
-  if (o->reduce == SKV_REDUCE_AUTO)
-    o->reduce = o->direction == SKV_PASS_KV ? SKV_RING : SKV_SCATTER;
+  if (plan->ranks == 1) { /* nothing travels, whatever it is called */
+    o->direction = o->direction ? o->direction : SKV_PASS_Q;
+    o->reduce = o->reduce ? o->reduce : o->direction == SKV_PASS_KV ? SKV_RING : SKV_SCATTER;
+    return SKV_OK;
+  }
+  skv__machine_t machine = skv__machine_typical();
+  skv__cost_t cost;
+  if (!skv__cost_choose(&machine, &plan->problem, &plan->shard, o->row_owner, &o->direction,
+                        &o->reduce, &cost))
+    return skv__fail(error, SKV_MEMORY, "out of memory while choosing a direction and a reduction");
+  return SKV_OK;
 }

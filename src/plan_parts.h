@@ -8,7 +8,7 @@
 /* The shape fields of this plan's jobs. */
 void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job);
 /* Direction and reduce where they are auto, by the cost model. Writes plan->options. */
-void skv__plan_choose(skv_plan_t *plan);
+skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error);
 /* Everything after the arguments have been taken and agreed. */
 skv_status_t skv__plan_build(skv_plan_t *plan, skv__error_t *error);
 /* Bytes that this rank sends in one execute at full size. */
