@@ -297,7 +297,8 @@ static bool rule_applies(const kit_case_t *test, const spice_t *spice) {
   int64_t busy = kit_rows_seeing(test, 8);
   if (test->problem.out_dtype != SKV_FP32)
     return true;
-  return busy >= (spice->gain > 1.0f ? 160 : 32) && busy * test->problem.value_head_dim >= 256;
+  bool large = spice->gain > 1.0f || spice->outliers > 0;
+  return busy >= (large ? 160 : 32) && busy * test->problem.value_head_dim >= 256;
 }
 
 kit_case_t *kit_case_random(uint64_t seed) {
