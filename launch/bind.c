@@ -112,21 +112,21 @@ skv__binding_t skv__bind(int32_t local_rank, int32_t local_ranks, int32_t thread
   return binding;
 }
 
-skv__machine_t skv__machine(void) {
-  skv__machine_t machine = {.model = "not known"};
+skv__host_t skv__host(void) {
+  skv__host_t host = {.model = "not known"};
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0)
-    return machine;
+    return host;
   if (hwloc_topology_load(topology) == 0) {
-    machine.packages = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE);
-    machine.numa_nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
-    machine.cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
-    machine.cpus = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
+    host.packages = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE);
+    host.numa_nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
+    host.cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+    host.cpus = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
     hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
     const char *model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
     if (model)
-      snprintf(machine.model, sizeof machine.model, "%s", model);
+      snprintf(host.model, sizeof host.model, "%s", model);
   }
   hwloc_topology_destroy(topology);
-  return machine;
+  return host;
 }

@@ -17,11 +17,11 @@ typedef struct skv__binding {
  * false: bind nothing. */
 skv__binding_t skv__bind(int32_t local_rank, int32_t local_ranks, int32_t threads, bool enabled);
 
-/* What the machine has. */
-typedef struct skv__machine {
+/* What the host has. */
+typedef struct skv__host {
   int32_t packages, numa_nodes, cores, cpus; /* CPUs: hardware threads */
   char model[96];
-} skv__machine_t;
-skv__machine_t skv__machine(void);
+} skv__host_t;
+skv__host_t skv__host(void);
 
 #endif

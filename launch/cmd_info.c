@@ -1,4 +1,4 @@
-/* cmd_info.c: splitkv info: what this build and this machine have. */
+/* cmd_info.c: splitkv info: what this build and this host have. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ enum { BINDING_BYTES = 256, TEXT_BYTES = 512 };
 
 typedef struct info {
   char mpi[TEXT_BYTES], kernels[TEXT_BYTES], models[TEXT_BYTES];
-  skv__machine_t machine;
+  skv__host_t host;
   uint64_t order_id;
 } info_t;
 
@@ -38,7 +38,7 @@ static void describe_kernels(char text[TEXT_BYTES], const char *used) {
   for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel)
     snprintf(text + strlen(text), TEXT_BYTES - strlen(text), "%s%s%s", text[0] ? ", " : "",
              (*kernel)->name,
-             !(*kernel)->available()              ? " (not on this machine)"
+             !(*kernel)->available()              ? " (not on this host)"
              : strcmp((*kernel)->name, used) == 0 ? " (in use)"
                                                   : "");
 }
@@ -49,7 +49,7 @@ static void collect(info_t *info, const skv__session_t *session) {
   problem.dtype = SKV_BF16;
   problem.out_dtype = SKV_BF16;
   info->order_id = skv_order_id(session->context, &problem);
-  info->machine = skv__machine();
+  info->host = skv__host();
   describe_mpi(info->mpi);
   describe_kernels(info->kernels, skv_context_kernel(session->context));
 }
@@ -70,10 +70,10 @@ static void print_text(const info_t *info, const skv__session_t *session, const 
   printf("kernels    %s\n", info->kernels);
   printf("order id   %s (32/8 heads of 128, bf16, default leaf and block)\n",
          skv__bits_text(info->order_id).text);
-  printf("CPU        %s: %d package%s, %d NUMA node%s, %d cores, %d CPUs\n", info->machine.model,
-         (int)info->machine.packages, info->machine.packages == 1 ? "" : "s",
-         (int)info->machine.numa_nodes, info->machine.numa_nodes == 1 ? "" : "s",
-         (int)info->machine.cores, (int)info->machine.cpus);
+  printf("CPU        %s: %d package%s, %d NUMA node%s, %d cores, %d CPUs\n", info->host.model,
+         (int)info->host.packages, info->host.packages == 1 ? "" : "s",
+         (int)info->host.numa_nodes, info->host.numa_nodes == 1 ? "" : "s",
+         (int)info->host.cores, (int)info->host.cpus);
   for (int32_t rank = 0; rank < session->ranks; ++rank)
     printf("rank %-5d %s\n", (int)rank, bindings + rank * BINDING_BYTES);
 }
@@ -89,11 +89,11 @@ static int print_json(const info_t *info, const skv__session_t *session, const c
   cJSON_AddStringToObject(object, "kernels", info->kernels);
   cJSON_AddStringToObject(object, "kernel", skv_context_kernel(session->context));
   cJSON_AddStringToObject(object, "order_id", skv__bits_text(info->order_id).text);
-  cJSON_AddStringToObject(object, "cpu", info->machine.model);
-  cJSON_AddNumberToObject(object, "packages", info->machine.packages);
-  cJSON_AddNumberToObject(object, "numa_nodes", info->machine.numa_nodes);
-  cJSON_AddNumberToObject(object, "cores", info->machine.cores);
-  cJSON_AddNumberToObject(object, "cpus", info->machine.cpus);
+  cJSON_AddStringToObject(object, "cpu", info->host.model);
+  cJSON_AddNumberToObject(object, "packages", info->host.packages);
+  cJSON_AddNumberToObject(object, "numa_nodes", info->host.numa_nodes);
+  cJSON_AddNumberToObject(object, "cores", info->host.cores);
+  cJSON_AddNumberToObject(object, "cpus", info->host.cpus);
   cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
   for (int32_t rank = 0; rank < session->ranks; ++rank)
     cJSON_AddItemToArray(ranks, cJSON_CreateString(bindings + rank * BINDING_BYTES));
