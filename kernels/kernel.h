@@ -10,7 +10,7 @@
 
 /* Rows of a finished slice: where each goes. See skv_outputs_t. */
 typedef struct skv__finish {
-  skv_tensor_t o;
+  skv_tensor_t o; /* data NULL: the rows are only counted in bits */
   skv_dtype_t out_dtype;
   float *lse; /* or NULL */
   int64_t lse_stride[3];

@@ -58,7 +58,8 @@ static uint64_t finish_row(const skv__job_t *job, const skv__finish_t *finish, i
       sequence * finish->o.stride[0] + query * finish->o.stride[1] + head * finish->o.stride[2];
   for (int64_t n = 0; n < dim; ++n) {
     row[n] = skv__state_output(e, l, row[n]);
-    skv__store(finish->out_dtype, finish->o.data, at + n, row[n]);
+    if (finish->o.data)
+      skv__store(finish->out_dtype, finish->o.data, at + n, row[n]);
   }
   row[dim] = skv__state_lse(e, l);
   if (finish->lse)
