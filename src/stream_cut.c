@@ -83,6 +83,19 @@ static bool measure_pending(skv__stream_t *stream, int64_t blocks) {
   return true;
 }
 
+static int64_t largest_chunk(const skv__stream_t *stream) {
+  const skv_problem_t *p = stream->problem;
+  int64_t most = 0;
+  for (int32_t source = 0; source < stream->ranks; source++)
+    for (int32_t i = 0; i < stream->node_count[source]; i++) {
+      int64_t blocks = stream->nodes[source][i].end - stream->nodes[source][i].begin;
+      most = blocks > most ? blocks : most;
+    }
+  int64_t tokens = most * p->block_tokens;
+  tokens = tokens < p->kv_capacity_tokens ? tokens : p->kv_capacity_tokens;
+  return (tokens * stream->cut.heads * (token_bytes(p) / p->kv_heads) + 63) / 64 * 64;
+}
+
 skv_status_t skv__stream_open(skv__stream_t *stream, const skv__shard_t *shard,
                               skv__node_t *const *work, const int32_t *work_count,
                               int64_t target_bytes, skv__error_t *error) {
@@ -90,7 +103,6 @@ skv_status_t skv__stream_open(skv__stream_t *stream, const skv__shard_t *shard,
   int64_t block_bytes = token_bytes(p) * p->block_tokens, blocks = target_bytes / block_bytes;
   stream->cut = cut_for(p, target_bytes);
   blocks = blocks < 1 ? 1 : blocks;
-  stream->cut.chunk_bytes = (blocks * block_bytes / p->kv_heads * stream->cut.heads + 63) / 64 * 64;
   size_t ranks = (size_t)stream->ranks;
   stream->nodes = calloc(ranks, sizeof *stream->nodes);
   stream->node_count = calloc(ranks, sizeof *stream->node_count);
@@ -98,6 +110,7 @@ skv_status_t skv__stream_open(skv__stream_t *stream, const skv__shard_t *shard,
   bool fine = stream->nodes && stream->node_count && stream->open_slot;
   for (int32_t source = 0; fine && source < stream->ranks; source++)
     fine = cut_shard(stream, source, work[source], work_count[source], blocks);
+  stream->cut.chunk_bytes = fine ? largest_chunk(stream) : 0;
   if (!fine || !place_own(stream) || !measure_pending(stream, shard->blocks))
     return skv__fail(error, SKV_MEMORY, "out of memory while cutting shards for %d ranks",
                      (int)stream->ranks);
