@@ -47,9 +47,9 @@ static int32_t add_files(skv__job_options_t *job, skv__option_t *table) {
   return add(table, options, sizeof options);
 }
 
-static int32_t add_seeded(skv__job_options_t *job, skv__option_t *table) {
+static int32_t add_shape(skv__job_options_t *job, skv__option_t *table) {
   const skv__option_t options[] = {
-      {NULL, SKV__FLAG, NULL, NULL, "input from a seed", 0},
+      {NULL, SKV__FLAG, NULL, NULL, "input by its size", 0},
       {"shape", SKV__TEXT, &job->shape, "SHAPE",
        "query heads,KV heads,head dim[,value head dim], or a model (llama3-8b)", 0},
       {"tokens", SKV__SIZE, &job->tokens, "N", "keys of each sequence", 0},
@@ -58,6 +58,12 @@ static int32_t add_seeded(skv__job_options_t *job, skv__option_t *table) {
       {"batch", SKV__SIZE, &job->batch, "N", "sequences (1)", 1},
       {"dtype", SKV__CHOICE, &job->dtype, DTYPES,
        "of Q, K, V (fp32); bf16 also says what <u2 .npy files hold", 0},
+  };
+  return add(table, options, sizeof options);
+}
+
+static int32_t add_seed(skv__job_options_t *job, skv__option_t *table) {
+  const skv__option_t options[] = {
       {"seed", SKV__SIZE, &job->seed, "N", "of the values (0)", 0},
       {"outliers", SKV__SIZE, &job->outliers, "N",
        "channels of Q and K that are 8 times larger (0)", 0},
@@ -127,7 +133,7 @@ static int32_t add_output(skv__job_options_t *job, skv__option_t *table) {
 
 int32_t skv__job_table(skv__job_options_t *job, unsigned groups, skv__option_t *table) {
   static int32_t (*const adders[])(skv__job_options_t *, skv__option_t *) = {
-      add_files, add_seeded, add_problem, add_plan, add_run, add_output};
+      add_files, add_shape, add_seed, add_problem, add_plan, add_run, add_output};
   int32_t count = 0;
   for (unsigned group = 0; group < sizeof adders / sizeof *adders; ++group)
     if (groups & 1u << group)

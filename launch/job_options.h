@@ -31,13 +31,15 @@ typedef struct skv__job_options {
   const char *out, *lse, *order_log;
 } skv__job_options_t;
 
+/* Groups of options, in the order of --help. */
 enum {
-  SKV__JOB_FILES = 1,  /* input from files, lengths within them */
-  SKV__JOB_SEEDED = 2, /* shape, tokens, ... */
-  SKV__JOB_PROBLEM = 4,
-  SKV__JOB_PLAN = 8,
-  SKV__JOB_RUN = 16,
-  SKV__JOB_OUTPUT = 32,
+  SKV__JOB_FILES = 1,
+  SKV__JOB_SHAPE = 2,
+  SKV__JOB_SEED = 4,
+  SKV__JOB_PROBLEM = 8,
+  SKV__JOB_PLAN = 16,
+  SKV__JOB_RUN = 32,
+  SKV__JOB_OUTPUT = 64,
   SKV__JOB_TABLE_MAX = 64
 };
 

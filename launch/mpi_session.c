@@ -115,14 +115,18 @@ skv_status_t skv__session_open(skv__session_t *session, const skv__session_optio
   return SKV_OK;
 }
 
+static bool is_fatal(skv_status_t status) {
+  return status == SKV_TIMEOUT || status == SKV_PEER || status == SKV_TRANSPORT;
+}
+
 skv_status_t skv__session_agree(skv__session_t *session, const skv__fact_t *facts, size_t count,
                                 skv__error_t *error) {
   skv_context_t *context = session->context;
   skv__error_t mine = *error;
+  if (is_fatal(mine.status)) /* somebody is missing: no use in asking everybody */
+    return mine.status;
   if (context->comm->broken)
-    return mine.status != SKV_OK
-               ? mine.status
-               : skv__fail(error, context->error.status, "%s", context->error.text);
+    return skv__fail(error, context->error.status, "%s", context->error.text);
   skv__error_clear(error);
   if (skv__comm_agree(context->comm, facts, count, mine.status, mine.text) == SKV_OK)
     return SKV_OK;
@@ -143,7 +147,7 @@ static bool is_broken(const skv__session_t *session) {
 }
 
 int skv__session_complain(const skv__session_t *session, const skv__error_t *error, bool usage) {
-  if (is_broken(session) || skv__session_speaks(session))
+  if (is_fatal(error->status) || is_broken(session) || skv__session_speaks(session))
     skv__complain(error);
   return usage && error->status == SKV_INVALID ? SKV__EXIT_USAGE : skv__exit_code(error->status);
 }
