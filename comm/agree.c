@@ -1,8 +1,8 @@
 /* agree.c: all ranks have the same facts, or all end with one status and one text.
  *
- * Every rank sends rank 0 a card of fixed size (status, number of facts, their digest), so ranks
- * with different numbers of facts, or none because they failed, still understand each other. Facts
- * travel only when digests differ, to name what differs.
+ * Every rank sends rank 0 a card of fixed size, so ranks with different numbers of facts, or none
+ * because they failed, still understand each other. Rank 0 answers with its ruling. That is all
+ * when ranks agree, and nothing is allocated; else a text is made of what the ruling asks for.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,16 +13,18 @@
 #include "comm/comm.h"
 
 static const char operation[] = "agreement on the work";
+enum { TAG_TEXT = SKV__TAG_MAX + 4 };
 
-typedef struct card {
-  int32_t status, unused;
-  uint64_t count, digest;
-  char text[1024];
-} card_t;
+typedef enum kind { AGREED, FAILED, COUNTS_DIFFER, FACTS_DIFFER } kind_t;
+
+typedef struct ruling {
+  uint32_t kind, status;
+  int32_t rank; /* the lowest that failed, or whose count differs from rank 0's */
+} ruling_t;
 
 typedef struct verdict {
-  int32_t status, wants_facts;
-  char text[1024];
+  uint64_t status;
+  char text[sizeof((skv__error_t *)0)->text];
 } verdict_t;
 
 /* Small values, negative ones included, in decimal; digests in hexadecimal. */
@@ -33,37 +35,53 @@ static const char *fact_text(uint64_t value, char text[24]) {
   return text;
 }
 
-/* Verdict on the cards; wants_facts when only their digests differ. */
-static verdict_t judge_cards(const card_t *cards, int32_t ranks) {
-  verdict_t verdict = {.status = SKV_OK};
-  for (int32_t rank = 0; rank < ranks; rank++) {
-    if (cards[rank].status == SKV_OK)
-      continue;
-    verdict.status = cards[rank].status;
-    if (ranks == 1)
-      snprintf(verdict.text, sizeof verdict.text, "%.1000s", cards[rank].text);
-    else
-      snprintf(verdict.text, sizeof verdict.text, "rank %d: %.1000s", (int)rank, cards[rank].text);
-    return verdict;
-  }
+static ruling_t judge(const skv__card_t *cards, int32_t ranks) {
+  kind_t kind = AGREED;
+  for (int32_t rank = 0; rank < ranks; rank++)
+    if (cards[rank].status != SKV_OK)
+      return (ruling_t){FAILED, (uint32_t)cards[rank].status, rank};
   for (int32_t rank = 1; rank < ranks; rank++) {
-    if (cards[rank].count != cards[0].count) {
-      verdict.status = SKV_DISAGREE;
-      snprintf(verdict.text, sizeof verdict.text,
-               "ranks were given different work: rank 0 states %llu facts about it, rank %d %llu",
-               (unsigned long long)cards[0].count, (int)rank,
-               (unsigned long long)cards[rank].count);
-      return verdict;
-    }
+    if (cards[rank].count != cards[0].count)
+      return (ruling_t){COUNTS_DIFFER, SKV_DISAGREE, rank};
     if (cards[rank].digest != cards[0].digest)
-      verdict.wants_facts = 1;
+      kind = FACTS_DIFFER;
   }
-  return verdict;
+  return (ruling_t){kind, kind == AGREED ? SKV_OK : SKV_DISAGREE, 0};
 }
 
-/* Verdict on [ranks][count] facts that are known to differ somewhere. */
-static verdict_t judge_facts(const skv__fact_t *facts, int32_t ranks, size_t count) {
-  verdict_t verdict = {.status = SKV_DISAGREE};
+/* The text of the rank that failed. */
+static skv_status_t tell_failure(skv__comm_t *comm, const ruling_t *ruling, const char *text,
+                                 verdict_t *verdict) {
+  char told[sizeof verdict->text] = "";
+  skv__request_t request;
+  if (comm->rank == ruling->rank)
+    snprintf(told, sizeof told, "%s", text ? text : skv_status_text((skv_status_t)ruling->status));
+  if (ruling->rank != 0 && comm->rank == ruling->rank) {
+    SKV_TRY(skv__comm_send(comm, &request, 0, told, sizeof told, TAG_TEXT));
+    return skv__comm_wait(comm, &request, 1, operation);
+  }
+  if (ruling->rank != 0 && comm->rank == 0) {
+    SKV_TRY(skv__comm_receive(comm, &request, ruling->rank, told, sizeof told, TAG_TEXT));
+    SKV_TRY(skv__comm_wait(comm, &request, 1, operation));
+  }
+  if (comm->ranks == 1)
+    snprintf(verdict->text, sizeof verdict->text, "%s", told);
+  else
+    snprintf(verdict->text, sizeof verdict->text, "rank %d: %.1000s", (int)ruling->rank, told);
+  return SKV_OK;
+}
+
+static void tell_counts(const skv__comm_t *comm, const ruling_t *ruling, verdict_t *verdict) {
+  if (comm->rank == 0)
+    snprintf(verdict->text, sizeof verdict->text,
+             "ranks were given different work: rank 0 states %llu facts about it, rank %d %llu",
+             (unsigned long long)comm->cards[0].count, (int)ruling->rank,
+             (unsigned long long)comm->cards[ruling->rank].count);
+}
+
+/* The first of [ranks][count] facts that differs from rank 0's. */
+static void tell_difference(const skv__fact_t *facts, int32_t ranks, size_t count,
+                            verdict_t *verdict) {
   for (size_t i = 0; i < count; i++) {
     for (int32_t rank = 1; rank < ranks; rank++) {
       const skv__fact_t *mine = &facts[i], *theirs = &facts[(size_t)rank * count + i];
@@ -71,55 +89,46 @@ static verdict_t judge_facts(const skv__fact_t *facts, int32_t ranks, size_t cou
       if (!memcmp(mine, theirs, sizeof *mine))
         continue;
       bool same_name = !memcmp(mine->name, theirs->name, sizeof mine->name);
-      snprintf(verdict.text, sizeof verdict.text,
+      snprintf(verdict->text, sizeof verdict->text,
                "ranks were given different work: '%.24s' is %s on rank 0, %s%.24s%s%s on rank %d",
                mine->name, fact_text(mine->value, my_value), same_name ? "" : "but '",
                same_name ? "" : theirs->name, same_name ? "" : "' is ",
                fact_text(theirs->value, their_value), (int)rank);
-      return verdict;
+      return;
     }
   }
-  return verdict;
 }
 
-static skv_status_t exchange_cards(skv__comm_t *comm, const card_t *card, verdict_t *verdict) {
-  card_t *cards = NULL;
-  if (comm->rank == 0 && !(cards = calloc((size_t)comm->ranks, sizeof *cards)))
-    return skv__fail(comm->error, SKV_MEMORY, "no memory to compare the work of %d ranks",
-                     (int)comm->ranks);
-  skv_status_t status = skv__comm_gather(comm, card, sizeof *card, cards, operation);
-  if (status == SKV_OK && comm->rank == 0)
-    *verdict = judge_cards(cards, comm->ranks);
-  free(cards);
-  SKV_TRY(status);
-  return skv__comm_broadcast(comm, verdict, sizeof *verdict, operation);
-}
-
-static skv_status_t exchange_facts(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
-                                   verdict_t *verdict) {
+static skv_status_t tell_facts(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
+                               verdict_t *verdict) {
   skv__fact_t *all = NULL;
   if (comm->rank == 0 && !(all = calloc((size_t)comm->ranks * count, sizeof *all)))
-    return skv__fail(comm->error, SKV_MEMORY, "no memory to compare the work of %d ranks",
-                     (int)comm->ranks);
+    return skv__fail(comm->error, SKV_MEMORY, "no memory to find out how the work differs");
   skv_status_t status = skv__comm_gather(comm, facts, count * sizeof *facts, all, operation);
   if (status == SKV_OK && comm->rank == 0)
-    *verdict = judge_facts(all, comm->ranks, count);
+    tell_difference(all, comm->ranks, count, verdict);
   free(all);
-  SKV_TRY(status);
-  return skv__comm_broadcast(comm, verdict, sizeof *verdict, operation);
+  return status;
 }
 
 skv_status_t skv__comm_agree(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
                              skv_status_t status, const char *text) {
-  card_t card = {
-      .status = (int32_t)status, .count = count, .digest = XXH64(facts, count * sizeof *facts, 0)};
-  snprintf(card.text, sizeof card.text, "%s", text ? text : skv_status_text(status));
-  verdict_t verdict = {.status = SKV_OK};
-  SKV_TRY(exchange_cards(comm, &card, &verdict));
-  if (verdict.wants_facts)
-    SKV_TRY(exchange_facts(comm, facts, count, &verdict));
-  if (verdict.status == SKV_OK)
+  skv__card_t card = {(uint64_t)status, count, XXH64(facts, count * sizeof *facts, 0)};
+  ruling_t ruling = {0};
+  SKV_TRY(skv__comm_gather(comm, &card, sizeof card, comm->cards, operation));
+  if (comm->rank == 0)
+    ruling = judge(comm->cards, comm->ranks);
+  SKV_TRY(skv__comm_broadcast(comm, &ruling, sizeof ruling, operation));
+  if (ruling.kind == AGREED)
     return SKV_OK;
+  verdict_t verdict = {.status = ruling.status};
+  if (ruling.kind == FAILED)
+    SKV_TRY(tell_failure(comm, &ruling, text, &verdict));
+  else if (ruling.kind == FACTS_DIFFER)
+    SKV_TRY(tell_facts(comm, facts, count, &verdict));
+  else
+    tell_counts(comm, &ruling, &verdict);
+  SKV_TRY(skv__comm_broadcast(comm, &verdict, sizeof verdict, operation));
   if (comm->error)
     skv__error_clear(comm->error); /* this rank's own failure gives way to the common one */
   return skv__fail(comm->error, (skv_status_t)verdict.status, "%s", verdict.text);

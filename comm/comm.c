@@ -13,10 +13,12 @@ skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transp
                               skv__error_t *error) {
   skv__comm_t *made = calloc(1, sizeof *made);
   skv__request_t *requests = calloc((size_t)ranks, sizeof *requests);
+  skv__card_t *cards = calloc((size_t)ranks, sizeof *cards);
   *comm = made;
-  if (!made || !requests) {
+  if (!made || !requests || !cards) {
     free(made);
     free(requests);
+    free(cards);
     *comm = NULL;
     if (transport->destroy)
       transport->destroy(impl, true);
@@ -29,7 +31,8 @@ skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transp
                         .timeout_seconds = timeout_seconds,
                         .piece_bytes = transport->piece_bytes,
                         .error = error,
-                        .requests = requests};
+                        .requests = requests,
+                        .cards = cards};
   return SKV_OK;
 }
 
@@ -54,6 +57,7 @@ void skv__comm_destroy(skv__comm_t *comm) {
   if (comm->transport->destroy)
     comm->transport->destroy(comm->impl, healthy);
   free(comm->requests);
+  free(comm->cards);
   free(comm);
 }
 

@@ -49,6 +49,11 @@ typedef struct skv__transport {
   void (*destroy)(void *impl, bool healthy);
 } skv__transport_t;
 
+/* What a rank says of its work in an agreement. */
+typedef struct skv__card {
+  uint64_t status, count, digest; /* skv_status_t; of its facts */
+} skv__card_t;
+
 struct skv__comm {
   const skv__transport_t *transport;
   void *impl;
@@ -61,6 +66,7 @@ struct skv__comm {
   skv__request_t *first, *last; /* active requests, oldest first */
   size_t unstarted;             /* how many of them have pieces not started yet */
   skv__request_t *requests;     /* [ranks], for collectives */
+  skv__card_t *cards;           /* [ranks], for agreements */
   int32_t waits_for;            /* told to the others when a wait expires */
 };
 
