@@ -6,6 +6,7 @@
 
 #include "kernels/state.h"
 #include "kit/kit.h"
+#include "kit/solve.h"
 #include "launch/seeded.h"
 
 /* ---- the online recurrence ---- */
@@ -277,51 +278,37 @@ static skv_problem_t problem_of(int64_t q_tokens, int64_t k_tokens, int64_t head
   return problem;
 }
 
-/* o [q_tokens][heads][dim] of problem.out_dtype, lse [q_tokens][heads]: one sequence, one rank. */
-static void execute(const kit_case_t *test, void *o, float *lse) {
-  const skv_problem_t *problem = &test->problem;
-  skv_context_t *context;
-  skv_plan_t *plan;
-  skv_plan_info_t info = {.struct_bytes = sizeof info};
-  cr_assert_eq(skv_context_create(&context, NULL), SKV_OK);
-  cr_assert_eq(skv_plan_create(&plan, context, problem, NULL), SKV_OK, "%s",
-               skv_context_error(context));
-  cr_assert_eq(skv_plan_info(plan, &info), SKV_OK);
-  void *workspace = kit_poisoned((size_t)info.workspace_bytes);
-  int64_t heads = problem->q_heads, dim = problem->value_head_dim;
-  skv_inputs_t inputs = kit_case_inputs(test);
-  skv_outputs_t outputs = {
-      .struct_bytes = sizeof outputs,
-      .o = {o, {problem->q_tokens * heads * dim, heads * dim, dim, 1}},
-      .lse = lse,
-      .lse_stride = {problem->q_tokens * heads, heads, 1},
-  };
-  cr_assert_eq(skv_execute(plan, &inputs, &outputs, workspace, (size_t)info.workspace_bytes, NULL),
-               SKV_OK, "%s", skv_context_error(context));
-  cr_expect(kit_guards_intact(workspace));
-  kit_poisoned_free(workspace);
-  skv_plan_destroy(plan);
-  skv_context_destroy(context);
+static kit_answer_t *solved(const kit_case_t *test, int32_t ranks) {
+  kit_answer_t *answer = kit_answer_create(test);
+  cr_assert(kit_solve(test, &(kit_way_t){.ranks = ranks}, answer));
+  return answer;
 }
 
 /* Field bug B14: tokens 1 to 4 all ones, 5 to 7 all twos, a query of ones: 1.9269. One token lost
  * in an uneven split makes 1.944. */
-Test(worked, seven_tokens) {
+static void seven_tokens(int32_t ranks) {
   skv_problem_t problem = problem_of(1, 7, 1, 8);
   kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, 0);
-  float *q = test->q, *k = test->k, *v = test->v, o[8], lse;
+  float *q = test->q, *k = test->k, *v = test->v;
   for (int64_t i = 0; i < 7 * 8; i++)
     k[i] = v[i] = i < 4 * 8 ? 1.0f : 2.0f;
   for (int64_t d = 0; d < 8; d++)
     q[d] = 1.0f;
-  execute(test, o, &lse);
-  double ones = exp(8.0 / sqrt(8.0)), twos = exp(16.0 / sqrt(8.0));
+  kit_answer_t *answer = solved(test, ranks);
+  double ones = 4.0 * exp(8.0 / sqrt(8.0)), twos = 3.0 * exp(16.0 / sqrt(8.0));
   for (int64_t d = 0; d < 8; d++) {
-    cr_expect_float_eq((double)o[d], (4.0 * ones + 6.0 * twos) / (4.0 * ones + 3.0 * twos), 5e-7);
-    cr_expect_float_eq((double)o[d], 1.9269, 5e-5);
+    double o = (double)((const float *)answer->o)[d];
+    cr_expect_float_eq(o, (ones + 2.0 * twos) / (ones + twos), 5e-7);
+    cr_expect_float_eq(o, 1.9269, 5e-5);
   }
-  cr_expect_float_eq((double)lse, log(4.0 * ones + 3.0 * twos), 2e-6);
+  cr_expect_float_eq((double)answer->lse[0], log(ones + twos), 2e-6);
+  kit_answer_free(answer);
   kit_case_free(test);
+}
+
+Test(worked, seven_tokens) {
+  seven_tokens(1);
+  seven_tokens(2);
 }
 
 /* Keys with equal logits whose values are their positions: O is the middle of what a row sees. */
@@ -329,20 +316,20 @@ static void expect_seen(int64_t q_tokens, int64_t k_tokens, const int64_t *seen)
   skv_problem_t problem = problem_of(q_tokens, k_tokens, 1, 1);
   problem.causal = 1;
   kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, 0);
-  float o[8], lse[8];
   for (int64_t j = 0; j < k_tokens; j++) {
     ((float *)test->k)[j] = 0.0f;
     ((float *)test->v)[j] = (float)j;
   }
-  execute(test, o, lse);
+  kit_answer_t *answer = solved(test, 2);
   for (int64_t row = 0; row < q_tokens; row++) {
     double middle = seen[row] == 0 ? 0.0 : (double)(seen[row] - 1) / 2.0;
-    cr_expect_float_eq((double)o[row], middle, 1e-6, "row %d", (int)row);
+    cr_expect_float_eq((double)((const float *)answer->o)[row], middle, 1e-6, "row %d", (int)row);
     if (seen[row] == 0)
-      cr_expect_eq(lse[row], -INFINITY);
+      cr_expect_eq(answer->lse[row], -INFINITY);
     else
-      cr_expect_float_eq((double)lse[row], log((double)seen[row]), 1e-6);
+      cr_expect_float_eq((double)answer->lse[row], log((double)seen[row]), 1e-6);
   }
+  kit_answer_free(answer);
   kit_case_free(test);
 }
 
@@ -354,22 +341,20 @@ Test(worked, the_causal_corner) {
 
 /* Field bug B40: window (-1, 0) under causal is the full causal answer, not an empty band. */
 Test(worked, minus_one_is_unbounded) {
-  enum { TOKENS = 1024, HEADS = 8, DIM = 128, ELEMENTS = TOKENS * HEADS * DIM };
-  static uint16_t windowed[ELEMENTS], full[ELEMENTS];
-  static float windowed_lse[TOKENS * HEADS], full_lse[TOKENS * HEADS];
-  skv_problem_t problem = problem_of(TOKENS, TOKENS, HEADS, DIM);
+  skv_problem_t problem = problem_of(1024, 1024, 8, 128);
   problem.dtype = problem.out_dtype = SKV_BF16;
   problem.causal = 1;
   kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, 40);
-  execute(test, full, full_lse);
+  kit_answer_t *full = solved(test, 1);
   test->problem.window_left_tokens = SKV_UNBOUNDED;
   test->problem.window_right_tokens = 0;
-  execute(test, windowed, windowed_lse);
-  cr_expect_arr_eq(windowed, full, sizeof full);
-  cr_expect_arr_eq(windowed_lse, full_lse, sizeof full_lse);
+  kit_answer_t *windowed = solved(test, 1);
+  cr_expect(kit_answer_same(windowed, full));
   char text[1024];
   test->problem.q_tokens = test->q_tokens[0] = 40; /* the first rows, against the oracle */
   test->q_start = calloc(1, sizeof *test->q_start);
-  cr_expect(kit_check(test, windowed, windowed_lse, text, sizeof text), "%s", text);
+  cr_expect(kit_check(test, windowed->o, windowed->lse, text, sizeof text), "%s", text);
+  kit_answer_free(full);
+  kit_answer_free(windowed);
   kit_case_free(test);
 }
