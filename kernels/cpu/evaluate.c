@@ -46,6 +46,8 @@ static void write_row(const shop_t *shop, const skv__job_node_t *node, const skv
   skv__place_t place = skv__job_place(job, run, query, head);
   float *slice = job->slices[(node - job->nodes) * job->ranks + place.owner];
   int64_t rows = job->slice_rows[place.owner];
+  if (slice == NULL) /* this rank does not want that owner's rows */
+    return;
   if (o != NULL)
     memcpy(slice + place.index * dim, o, (size_t)dim * sizeof *o);
   else

@@ -2,14 +2,11 @@
  * tree; parts that no row sees are never entered, since merging EMPTY changes no bit. */
 #include "kernels/cpu/task.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "kernels/convert.h"
 #include "kernels/state.h"
 #include "order.h"
-
-#define LOG2E 1.4426950408889634073599246810018921
 
 /* About a third of a millisecond of one core. */
 static const int64_t poll_work = (int64_t)1 << 23;
@@ -54,64 +51,6 @@ static void load_rows(skv__task_t *task, skv__desk_t *desk) {
     }
 }
 
-/* Element of key `position` of a KV head, in bytes from the start of the tensor's data. */
-static int64_t key_offset(const skv__task_t *task, const skv_tensor_t *tensor, int64_t head,
-                          int64_t position) {
-  const skv__job_t *job = task->job;
-  int64_t token = task->node->token_offset + position - task->node->begin * job->block_tokens;
-  return (task->run->sequence * tensor->stride[0] + token * tensor->stride[1] +
-          (head - job->kv_head_begin) * tensor->stride[2]) *
-         skv__dtype_bytes(job->dtype);
-}
-
-static skv__tile_source_t tile_source(const skv__task_t *task, const skv_tensor_t *tensor,
-                                      int64_t head, int64_t tile, int64_t begin, int64_t end,
-                                      int64_t dim) {
-  skv__tile_source_t source = {
-      .dtype = task->job->dtype,
-      .data = (const char *)tensor->data + key_offset(task, tensor, head, begin),
-      .stride_bytes = tensor->stride[1] * skv__dtype_bytes(task->job->dtype),
-      .dim = dim,
-      .begin = begin - tile,
-      .end = end - tile};
-  return source;
-}
-
-/* One head's rows against keys [begin, end) of the tile at `tile`. */
-static void attend_head(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
-                        int64_t begin, int64_t end) {
-  const skv__job_t *job = task->job;
-  const int64_t rows = task->row_end - task->row_begin;
-  const int64_t row = (head - task->head_begin) * rows, columns = skv__padded_values(job);
-  skv__tile_source_t keys = tile_source(task, &job->k, head, tile, begin, end, job->head_dim);
-  skv__tile_source_t values =
-      tile_source(task, &job->v, head, tile, begin, end, job->value_head_dim);
-  desk->tile->pack_keys(desk->keys, &keys);
-  desk->tile->pack_values(desk->values, &values);
-  bool capped = job->softcap != 0.0f;
-  skv__tile_rows_t work = {
-      .rows = rows,
-      .head_dim = job->head_dim,
-      .q = desk->q + row * job->head_dim,
-      .first = desk->first + row,
-      .end = desk->end + row,
-      .key_begin = tile,
-      .keys = desk->keys,
-      .values = desk->values,
-      .value_step = SKV__PANEL,
-      .value_panel = SKV__TILE_KEYS * SKV__PANEL,
-      .value_panels = columns / SKV__PANEL,
-      .scores = desk->scores,
-      .o = desk->o + row * columns,
-      .e = desk->e + row,
-      .l = desk->l + row * SKV__PANEL,
-      .tanh_scale = capped ? job->scale / job->softcap : 0.0f,
-      .log2_scale = (float)((double)(capped ? job->softcap : job->scale) * LOG2E),
-  };
-  desk->tile->attend(&work);
-  desk->work += rows * (end - begin) * (job->head_dim + job->value_head_dim);
-}
-
 /* Lets communication progress now and then. False: stop. */
 static bool may_go_on(skv__desk_t *desk) {
   skv__progress_t *progress = desk->progress;
@@ -136,8 +75,8 @@ static void attend_leaf(const skv__task_t *task, skv__desk_t *desk, int64_t begi
       return;
     int64_t from = tile < begin ? begin : tile;
     int64_t to = tile + SKV__TILE_KEYS < end ? tile + SKV__TILE_KEYS : end;
-    for (int64_t head = task->head_begin; head < task->head_end; ++head)
-      attend_head(task, desk, head, tile, from, to);
+    skv__task_attend(task, desk, tile, from, to);
+    desk->work += rows * (to - from) * (task->job->head_dim + task->job->value_head_dim);
   }
 }
 

@@ -14,6 +14,12 @@ typedef struct skv__progress {
   atomic_int status; /* of the first poll that failed: everyone stops */
 } skv__progress_t;
 
+enum {
+  SKV__FEW_ROWS = 48,            /* of a KV head: below, heads share a task */
+  SKV__SHARED_ROWS = 96,         /* rows of all heads of such a task, at most */
+  SKV__KEY_FLOATS = 256 * 4 * 64 /* packed keys of all its heads: 256 KiB, a part of an L2 cache */
+};
+
 /* Rows are numbered within a KV head: row = (query - q_begin) * group + head in group. */
 typedef struct skv__task {
   const skv__job_t *job;
@@ -52,6 +58,11 @@ skv__states_t skv__desk_states(const skv__desk_t *desk, const skv__job_t *job, i
  * fit, at most what is useful. */
 void skv__desk_layout(skv__desk_t *desk, const skv__job_t *job, int64_t node_blocks, char *memory,
                       size_t bytes);
+
+/* Keys [begin, end) of the tile at `tile` (absolute) into the accumulators of all the task's rows.
+ */
+void skv__task_attend(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                      int64_t end);
 
 /* Evaluates the task into slot 0 of the desk. False: no row sees a key there. */
 bool skv__task_evaluate(skv__task_t *task, skv__desk_t *desk);

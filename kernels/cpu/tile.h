@@ -3,8 +3,8 @@
  *
  * Buffers, fp32, 64-byte aligned:
  *   keys    [64 / 16 panels][head_dim][16]       K transposed: lanes over keys
- *   values  [value_panels][64][16]               or rows of V in place (value_step, value_panel)
- *   scores  [SKV__TILE_ROWS][64]
+ *   values  [value_panels][SKV__VALUE_PANEL]     [64][16] each; or rows of V in place
+ *   scores  [rows][64]                           become weights
  *   O       [rows][16 * value_panels], l [rows][16 lanes], e [rows]
  */
 #ifndef SKV_CPU_TILE_H
@@ -16,6 +16,7 @@ enum {
   SKV__TILE_KEYS = 64,
   SKV__PANEL = 16,     /* columns that lie together in packed keys and values; also lanes of l */
   SKV__TILE_ROWS = 48, /* rows whose scores are held at once: a multiple of 6, 8 and 12 */
+  SKV__VALUE_PANEL = SKV__TILE_KEYS * SKV__PANEL + SKV__PANEL /* no two panels share cache sets */
 };
 
 /* States of some rows: O [rows][stride], e [rows], l [rows]. */
@@ -23,6 +24,15 @@ typedef struct skv__states {
   float *o, *e, *l;
   int64_t stride;
 } skv__states_t;
+
+/* Memory that will be wanted soon: rows of `row_bytes`. Fetching it between other work keeps memory
+ * busy meanwhile; hardware does not guess rows that lie a page apart. */
+typedef struct skv__ahead {
+  const char *row;
+  int64_t stride_bytes, row_bytes, rows;
+  int64_t offset; /* in the row */
+  int64_t lines;  /* to fetch at a time */
+} skv__ahead_t;
 
 /* Some rows of one KV head against one tile of keys. */
 typedef struct skv__tile_rows {
@@ -35,8 +45,10 @@ typedef struct skv__tile_rows {
   int64_t value_panels;
   float *scores;
   float *o, *e, *l;
-  float tanh_scale; /* 0: no softcap */
-  float log2_scale; /* c of docs/numerics.md */
+  float tanh_scale;                 /* 0: no softcap */
+  float log2_scale;                 /* c of docs/numerics.md */
+  skv__ahead_t *ahead;              /* or NULL: fetched during scores */
+  skv__ahead_t *ahead_after_scores; /* or NULL: fetched while values are added */
 } skv__tile_rows_t;
 
 /* Where keys or values lie, and which of the tile's 64 are packed: [begin, end). Others are not
@@ -46,13 +58,17 @@ typedef struct skv__tile_source {
   const char *data; /* of key `begin` */
   int64_t stride_bytes, dim;
   int64_t begin, end;
-  int64_t ahead_bytes; /* from here to what will be packed next: fetched early; 0: nothing */
 } skv__tile_source_t;
 
 typedef struct skv__tile {
   void (*pack_keys)(float *keys, const skv__tile_source_t *source);
   void (*pack_values)(float *values, const skv__tile_source_t *source);
-  /* Scores, exponents and weights of the tile; O and l take them in. */
+  /* Scores of at most SKV__TILE_ROWS rows; e, l and O follow their maxima; scores become weights.
+   */
+  void (*weigh)(const skv__tile_rows_t *tile);
+  /* O takes in keys [begin, end) of the tile, as far as some row sees them. */
+  void (*add_values)(const skv__tile_rows_t *tile, int64_t begin, int64_t end);
+  /* Both, for any number of rows and the whole tile. */
   void (*attend)(const skv__tile_rows_t *tile);
   /* End a leaf: its accumulators (o, e, l [rows][16]) become states, written to `into` or merged
    * behind what is there. */
@@ -66,5 +82,17 @@ extern const skv__tile_t skv__tile_portable;
 #if defined(__x86_64__)
 extern const skv__tile_t skv__tile_avx2, skv__tile_avx512;
 #endif
+
+static inline void skv__fetch(skv__ahead_t *ahead) {
+  for (int64_t i = 0; i < ahead->lines && ahead->rows > 0; ++i) {
+    __builtin_prefetch(ahead->row + ahead->offset, 0, 2);
+    ahead->offset += 64;
+    if (ahead->offset >= ahead->row_bytes) {
+      ahead->offset = 0;
+      ahead->row += ahead->stride_bytes;
+      --ahead->rows;
+    }
+  }
+}
 
 #endif

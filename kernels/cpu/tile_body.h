@@ -15,22 +15,31 @@ static int tile_offset(const skv__tile_rows_t *tile, int64_t position) {
   return offset < 0 ? 0 : offset > SKV__TILE_KEYS ? SKV__TILE_KEYS : (int)offset;
 }
 
-/* At most SKV__TILE_ROWS rows. Keys that none of them sees are not touched, so that nothing there
- * can matter. */
-static void attend_rows(const skv__tile_rows_t *tile, int64_t first_row, int64_t rows) {
-  int begin = SKV__TILE_KEYS, end = 0;
-  for (int64_t r = first_row; r < first_row + rows; ++r) {
-    int row_begin = tile_offset(tile, tile->first[r]), row_end = tile_offset(tile, tile->end[r]);
-    if (row_begin < row_end) {
-      begin = row_begin < begin ? row_begin : begin;
-      end = row_end > end ? row_end : end;
+typedef struct span {
+  int begin, end;
+} span_t;
+
+/* Keys of the tile that some row sees. Others are not touched, so that nothing there can matter. */
+static span_t seen_keys(const skv__tile_rows_t *tile) {
+  span_t seen = {SKV__TILE_KEYS, 0};
+  for (int64_t r = 0; r < tile->rows; ++r) {
+    int begin = tile_offset(tile, tile->first[r]), end = tile_offset(tile, tile->end[r]);
+    if (begin < end) {
+      seen.begin = begin < seen.begin ? begin : seen.begin;
+      seen.end = end > seen.end ? end : seen.end;
     }
   }
-  if (begin >= end)
+  return seen;
+}
+
+static void weigh(const skv__tile_rows_t *tile) {
+  span_t seen = seen_keys(tile);
+  if (seen.begin >= seen.end)
     return;
-  int panel_begin = begin / SKV__PANEL, panel_end = (end + SKV__PANEL - 1) / SKV__PANEL;
+  int panel_begin = seen.begin / SKV__PANEL;
+  int panel_end = (seen.end + SKV__PANEL - 1) / SKV__PANEL;
   int64_t panel = tile->head_dim * SKV__PANEL;
-  product_t scores = {.a = tile->q + first_row * tile->head_dim,
+  product_t scores = {.a = tile->q,
                       .a_step = tile->head_dim,
                       .b = tile->keys + panel_begin * panel,
                       .b_step = SKV__PANEL,
@@ -38,33 +47,58 @@ static void attend_rows(const skv__tile_rows_t *tile, int64_t first_row, int64_t
                       .c = tile->scores + panel_begin * SKV__PANEL,
                       .c_step = SKV__TILE_KEYS,
                       .k = tile->head_dim,
-                      .from_zero = true};
-  product(&scores, rows, (panel_end - panel_begin) * SKV__PANEL);
-  for (int64_t r = 0; r < rows; ++r) {
+                      .from_zero = true,
+                      .ahead = tile->ahead};
+  product(&scores, tile->rows, (panel_end - panel_begin) * SKV__PANEL);
+  for (int64_t r = 0; r < tile->rows; ++r) {
     float *row_scores = tile->scores + r * SKV__TILE_KEYS;
-    int row_begin = tile_offset(tile, tile->first[first_row + r]);
-    int row_end = tile_offset(tile, tile->end[first_row + r]);
-    if (row_begin < row_end)
-      row_weights(tile, first_row + r, row_scores, row_begin, row_end);
+    int begin = tile_offset(tile, tile->first[r]), end = tile_offset(tile, tile->end[r]);
+    if (begin < end)
+      row_weights(tile, r, row_scores, begin, end);
     else
       memset(row_scores, 0, SKV__TILE_KEYS * sizeof *row_scores);
   }
+}
+
+static void add_values(const skv__tile_rows_t *tile, int64_t begin, int64_t end) {
+  span_t seen = seen_keys(tile);
+  begin = begin < seen.begin ? seen.begin : begin;
+  end = end < seen.end ? end : seen.end;
+  if (begin >= end)
+    return;
   int64_t columns = tile->value_panels * SKV__PANEL;
   product_t values = {.a = tile->scores + begin,
                       .a_step = SKV__TILE_KEYS,
                       .b = tile->values + begin * tile->value_step,
                       .b_step = tile->value_step,
                       .b_panel = tile->value_panel,
-                      .c = tile->o + first_row * columns,
+                      .c = tile->o,
                       .c_step = columns,
-                      .k = end - begin};
-  product(&values, rows, columns);
+                      .k = end - begin,
+                      .ahead = tile->ahead_after_scores};
+  product(&values, tile->rows, columns);
+}
+
+/* Spread what is to be fetched evenly over the blocks of a product. */
+static void spread(skv__ahead_t *ahead, int64_t rows, int64_t columns) {
+  int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * (columns / LANES / BLOCK_VECTORS + 1);
+  if (ahead)
+    ahead->lines = ahead->rows * ((ahead->row_bytes + 63) / 64) / blocks + 1;
 }
 
 static void attend(const skv__tile_rows_t *tile) {
+  spread(tile->ahead, tile->rows, SKV__TILE_KEYS);
+  spread(tile->ahead_after_scores, tile->rows, tile->value_panels * SKV__PANEL);
   for (int64_t row = 0; row < tile->rows; row += SKV__TILE_ROWS) {
     int64_t left = tile->rows - row;
-    attend_rows(tile, row, left < SKV__TILE_ROWS ? left : SKV__TILE_ROWS);
+    skv__tile_rows_t some = *tile;
+    some.rows = left < SKV__TILE_ROWS ? left : SKV__TILE_ROWS;
+    some.q += row * tile->head_dim;
+    some.first += row, some.end += row;
+    some.o += row * tile->value_panels * SKV__PANEL;
+    some.e += row, some.l += row * SKV__PANEL;
+    weigh(&some);
+    add_values(&some, 0, SKV__TILE_KEYS);
   }
 }
 
@@ -104,6 +138,8 @@ static void merge(skv__states_t into, skv__states_t right, int64_t rows, int64_t
 
 const skv__tile_t TILE = {.pack_keys = pack_keys,
                           .pack_values = pack_values,
+                          .weigh = weigh,
+                          .add_values = add_values,
                           .attend = attend,
                           .end_leaf = end_leaf,
                           .merge = merge};

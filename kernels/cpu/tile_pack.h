@@ -1,4 +1,5 @@
-/* tile_pack.h: keys are turned, values cut into panels; both become fp32. */
+/* tile_pack.h: keys are turned, values cut into panels; both become fp32. Places of keys that are
+ * not packed keep what they held: scores there are replaced before they are used. */
 
 static void pack_key_columns(float *keys, const skv__tile_source_t *source, int64_t key,
                              int64_t count, int64_t d_begin) {
@@ -11,8 +12,6 @@ static void pack_key_columns(float *keys, const skv__tile_source_t *source, int6
 
 static void pack_keys(float *keys, const skv__tile_source_t *source) {
   int64_t key = source->begin;
-  if (source->end - source->begin < SKV__TILE_KEYS)
-    memset(keys, 0, (size_t)(SKV__TILE_KEYS * source->dim) * sizeof *keys);
 #ifdef SKV__TRANSPOSE
   const int64_t panel = source->dim * SKV__PANEL;
   const int64_t whole = source->dim - source->dim % SKV__TRANSPOSE;
@@ -38,12 +37,11 @@ static void pack_keys(float *keys, const skv__tile_source_t *source) {
 }
 
 static void pack_values(float *values, const skv__tile_source_t *source) {
-  const int64_t panel = SKV__TILE_KEYS * SKV__PANEL;
   for (int64_t key = source->begin; key < source->end; ++key) {
     const char *from = source->data + (key - source->begin) * source->stride_bytes;
     float *to = values + key * SKV__PANEL;
     int64_t n = 0;
-    for (; n + SKV__PANEL <= source->dim; n += SKV__PANEL, to += panel)
+    for (; n + SKV__PANEL <= source->dim; n += SKV__PANEL, to += SKV__VALUE_PANEL)
       for (int i = 0; i < SKV__PANEL; i += LANES)
         lanes_store(to + i, lanes_widen(source->dtype, from, n + i));
     if (n < source->dim)

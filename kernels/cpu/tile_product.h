@@ -9,7 +9,8 @@ typedef struct product {
   float *c; /* (r, n) at r * c_step + n */
   int64_t c_step;
   int64_t k;
-  bool from_zero; /* C starts as 0 and not as what is there */
+  bool from_zero;      /* C starts as 0 and not as what is there */
+  skv__ahead_t *ahead; /* or NULL: fetched between blocks */
 } product_t;
 
 enum { PANEL_VECTORS = SKV__PANEL / LANES };
@@ -99,6 +100,8 @@ static void product(const product_t *p, int64_t rows, int64_t columns) {
     int64_t wide = block_vectors(rows, vectors - vector);
     for (int64_t row = 0; row < rows;) {
       int64_t high = block_rows(rows - row);
+      if (p->ahead)
+        skv__fetch(p->ahead);
       any_block(p, high, wide, row, vector);
       row += high;
     }

@@ -1,0 +1,169 @@
+/* attend.c: one tile of keys for all heads of a task. With many rows, a head at a time: its keys
+ * and values are packed once for all rows. With few rows (decode) memory is the limit: keys, then
+ * values, are read some tokens at a time for all heads, which is how they usually lie, and what
+ * comes next is fetched meanwhile. */
+#include "kernels/convert.h"
+#include "kernels/cpu/task.h"
+
+#define LOG2E 1.4426950408889634073599246810018921
+
+enum {
+  THIN_ROWS = 8,    /* of a head: up to here values are used where they lie */
+  GROUP_TOKENS = 16 /* read at a time for all heads */
+};
+
+static int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* Of key `position` of a KV head. */
+static const char *key_address(const skv__task_t *task, const skv_tensor_t *tensor, int64_t head,
+                               int64_t position) {
+  const skv__job_t *job = task->job;
+  int64_t token = task->node->token_offset + position - task->node->begin * job->block_tokens;
+  int64_t element = task->run->sequence * tensor->stride[0] + token * tensor->stride[1] +
+                    (head - job->kv_head_begin) * tensor->stride[2];
+  return (const char *)tensor->data + element * skv__dtype_bytes(job->dtype);
+}
+
+static skv__tile_source_t tile_source(const skv__task_t *task, const skv_tensor_t *tensor,
+                                      int64_t dim, int64_t head, int64_t tile, int64_t begin,
+                                      int64_t end) {
+  return (skv__tile_source_t){.dtype = task->job->dtype,
+                              .data = key_address(task, tensor, head, begin),
+                              .stride_bytes =
+                                  tensor->stride[1] * skv__dtype_bytes(task->job->dtype),
+                              .dim = dim,
+                              .begin = begin - tile,
+                              .end = end - tile};
+}
+
+/* Up to a tile of tokens from `position`, of heads from `head`, to be fetched in about `steps`
+ * steps. Heads that do not lie side by side are left to the hardware. */
+static skv__ahead_t fetch_plan(const skv__task_t *task, const skv_tensor_t *tensor, int64_t dim,
+                               int64_t head, int64_t heads, int64_t position, int64_t steps) {
+  const int64_t element = skv__dtype_bytes(task->job->dtype);
+  int64_t end = smaller(task->key_end, task->block_end * task->job->block_tokens);
+  skv__ahead_t ahead = {.stride_bytes = tensor->stride[1] * element,
+                        .row_bytes = heads * dim * element};
+  if (position >= end || (heads > 1 && tensor->stride[2] != dim))
+    return ahead;
+  ahead.row = key_address(task, tensor, head, position);
+  ahead.rows = smaller(SKV__TILE_KEYS, end - position);
+  ahead.lines = ahead.rows * ((ahead.row_bytes + 63) / 64) / steps + 1;
+  return ahead;
+}
+
+/* The rows of one head. */
+static skv__tile_rows_t tile_rows(const skv__task_t *task, const skv__desk_t *desk, int64_t head,
+                                  int64_t tile) {
+  const skv__job_t *job = task->job;
+  const int64_t rows = task->row_end - task->row_begin;
+  const int64_t row = (head - task->head_begin) * rows, columns = skv__padded_values(job);
+  const bool capped = job->softcap != 0.0f;
+  return (skv__tile_rows_t){
+      .rows = rows,
+      .head_dim = job->head_dim,
+      .q = desk->q + row * job->head_dim,
+      .first = desk->first + row,
+      .end = desk->end + row,
+      .key_begin = tile,
+      .keys = desk->keys,
+      .values = desk->values,
+      .value_step = SKV__PANEL,
+      .value_panel = SKV__VALUE_PANEL,
+      .value_panels = columns / SKV__PANEL,
+      .scores = desk->scores,
+      .o = desk->o + row * columns,
+      .e = desk->e + row,
+      .l = desk->l + row * SKV__PANEL,
+      .tanh_scale = capped ? job->scale / job->softcap : 0.0f,
+      .log2_scale = (float)((double)(capped ? job->softcap : job->scale) * LOG2E),
+  };
+}
+
+static void attend_head(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
+                        int64_t begin, int64_t end) {
+  const skv__job_t *job = task->job;
+  skv__tile_source_t keys = tile_source(task, &job->k, job->head_dim, head, tile, begin, end);
+  skv__tile_source_t values =
+      tile_source(task, &job->v, job->value_head_dim, head, tile, begin, end);
+  desk->tile->pack_keys(desk->keys, &keys);
+  desk->tile->pack_values(desk->values, &values);
+  skv__tile_rows_t work = tile_rows(task, desk, head, tile);
+  int64_t next = tile + SKV__TILE_KEYS;
+  skv__ahead_t next_keys = fetch_plan(task, &job->k, job->head_dim, head, 1, next, 1);
+  skv__ahead_t next_values = fetch_plan(task, &job->v, job->value_head_dim, head, 1, next, 1);
+  work.ahead = &next_keys;
+  work.ahead_after_scores = &next_values;
+  desk->tile->attend(&work);
+}
+
+/* The rows of head number `i` of a task whose heads work together: packed keys and scores of all
+ * heads stay. */
+static skv__tile_rows_t shared_rows(const skv__task_t *task, const skv__desk_t *desk, int64_t i,
+                                    int64_t tile) {
+  skv__tile_rows_t work = tile_rows(task, desk, task->head_begin + i, tile);
+  work.keys += i * SKV__TILE_KEYS * work.head_dim;
+  work.scores += i * SKV__TILE_KEYS * work.rows;
+  return work;
+}
+
+static void add_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
+                      int64_t begin, int64_t end) {
+  const skv__job_t *job = task->job;
+  skv__tile_rows_t work = shared_rows(task, desk, head - task->head_begin, tile);
+  skv__tile_source_t values =
+      tile_source(task, &job->v, job->value_head_dim, head, tile, begin, end);
+  if (job->dtype == SKV_FP32 && job->value_head_dim % SKV__PANEL == 0 && work.rows <= THIN_ROWS) {
+    work.values = (const float *)(const void *)values.data - values.begin * job->v.stride[1];
+    work.value_step = job->v.stride[1];
+    work.value_panel = SKV__PANEL;
+  } else {
+    desk->tile->pack_values(desk->values, &values);
+  }
+  desk->tile->add_values(&work, begin - tile, end - tile);
+}
+
+static void attend_heads(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                         int64_t end) {
+  const skv__job_t *job = task->job;
+  const int64_t heads = task->head_end - task->head_begin;
+  const int64_t rows = task->row_end - task->row_begin;
+  const int64_t group = rows <= THIN_ROWS ? GROUP_TOKENS : SKV__TILE_KEYS;
+  const int64_t steps = heads * (SKV__TILE_KEYS / group);
+  skv__ahead_t values = fetch_plan(task, &job->v, job->value_head_dim, task->head_begin, heads,
+                                   begin, steps + heads * (rows == 1 ? 1 : 4));
+  for (int64_t from = begin, to; from < end; from = to) {
+    to = smaller(end, tile + ((from - tile) / group + 1) * group);
+    for (int64_t i = 0; i < heads; ++i) {
+      skv__tile_source_t source =
+          tile_source(task, &job->k, job->head_dim, task->head_begin + i, tile, from, to);
+      skv__fetch(&values);
+      desk->tile->pack_keys(desk->keys + i * SKV__TILE_KEYS * job->head_dim, &source);
+    }
+  }
+  for (int64_t i = 0; i < heads; ++i) {
+    skv__tile_rows_t work = shared_rows(task, desk, i, tile);
+    work.ahead = &values;
+    desk->tile->weigh(&work);
+  }
+  skv__ahead_t keys = fetch_plan(task, &job->k, job->head_dim, task->head_begin, heads,
+                                 tile + SKV__TILE_KEYS, steps);
+  for (int64_t from = begin, to; from < end; from = to) {
+    to = smaller(end, tile + ((from - tile) / group + 1) * group);
+    for (int64_t head = task->head_begin; head < task->head_end; ++head) {
+      skv__fetch(&keys);
+      add_group(task, desk, head, tile, from, to);
+    }
+  }
+}
+
+void skv__task_attend(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                      int64_t end) {
+  if (task->row_end - task->row_begin < SKV__FEW_ROWS)
+    attend_heads(task, desk, tile, begin, end);
+  else
+    for (int64_t head = task->head_begin; head < task->head_end; ++head)
+      attend_head(task, desk, head, tile, begin, end);
+}
