@@ -18,6 +18,12 @@ if(BUILD_SHARED_LIBS)
 endif()
 target_include_directories(${skv_installed} INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+# In C++, mpi.h may otherwise bring the C++ bindings that MPI-3 removed, and ask for their library.
+set(skv_mpi_definitions "")
+if(MPI_C_FOUND)
+  set(skv_mpi_definitions OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+  target_compile_definitions(${skv_installed} INTERFACE ${skv_mpi_definitions})
+endif()
 
 install(TARGETS ${skv_installed} EXPORT skvTargets)
 install(FILES src/skv.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -37,6 +43,9 @@ install(FILES ${PROJECT_BINARY_DIR}/skvConfig.cmake ${PROJECT_BINARY_DIR}/skvCon
 # skv.pc: a static library needs its own dependencies at every link, a shared one at none.
 set(skv_pc_libs "${OpenMP_C_FLAGS} -lxxhash -lm")
 set(skv_pc_cflags "")
+foreach(definition IN LISTS skv_mpi_definitions)
+  string(APPEND skv_pc_cflags " -D${definition}")
+endforeach()
 foreach(directory IN LISTS MPI_C_INCLUDE_DIRS)
   string(APPEND skv_pc_cflags " -I${directory}")
 endforeach()
