@@ -84,6 +84,35 @@ static skv_status_t take_arguments(skv_plan_t *plan, const skv_problem_t *proble
   return plan->context->kernel->supports(&shape, error) ? SKV_OK : SKV_UNSUPPORTED;
 }
 
+/* Cut the rows into passes by the rank that needs the most slots. */
+static skv_status_t share_most_slots(skv_plan_t *plan, int32_t *most) {
+  skv__comm_t *comm = plan->context->comm;
+  int32_t *all = plan->rank == 0 ? calloc((size_t)plan->ranks, sizeof *all) : NULL;
+  skv_status_t status =
+      plan->rank == 0 && !all
+          ? skv__fail(&plan->context->error, SKV_MEMORY, "out of memory for %d ranks",
+                      (int)plan->ranks)
+          : skv__comm_gather(comm, &plan->slots, sizeof plan->slots, all, "plan sizes");
+  *most = plan->slots;
+  for (int32_t rank = 0; all && rank < plan->ranks; rank++)
+    *most = all[rank] > *most ? all[rank] : *most;
+  free(all);
+  SKV_TRY(status);
+  return skv__comm_broadcast(comm, most, sizeof *most, "plan sizes");
+}
+
+/* Every rank comes through each step, or all stop at it. */
+static skv_status_t build(skv_plan_t *plan) {
+  skv__comm_t *comm = plan->context->comm;
+  skv__error_t mine = {0};
+  int32_t most_slots;
+  skv_status_t status = skv__plan_cast(plan, &mine);
+  SKV_TRY(skv__comm_agree(comm, NULL, 0, status, mine.text));
+  SKV_TRY(share_most_slots(plan, &most_slots));
+  status = skv__plan_size(plan, most_slots, &mine);
+  return skv__comm_agree(comm, NULL, 0, status, mine.text);
+}
+
 skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
                              const skv_problem_t *problem, const skv_plan_options_t *options) {
   *plan = NULL;
@@ -98,10 +127,8 @@ skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
   made->options = (skv_plan_options_t){.struct_bytes = sizeof made->options};
   skv_status_t status = take_arguments(made, problem, options, &mine);
   status = agree(made, status, mine.text);
-  if (status == SKV_OK) {
-    status = skv__plan_build(made, &mine);
-    status = skv__comm_agree(context->comm, NULL, 0, status, mine.text);
-  }
+  if (status == SKV_OK)
+    status = build(made);
   if (status != SKV_OK)
     skv_plan_destroy(made);
   else

@@ -32,6 +32,7 @@ struct skv_plan {
   skv__rows_t rows;
   int64_t slice_rows_bound; /* rows of the largest slice that this rank holds */
   int32_t slots;            /* of a bank */
+  int32_t set_capacity;     /* nodes of one of its sets */
   int32_t banks;            /* 2 where exchange and evaluation overlap */
   skv__workspace_t workspace;
   int64_t full_passes; /* at full size */

@@ -141,32 +141,43 @@ static int64_t most_owned(const skv_plan_t *plan, int32_t first, int32_t end) {
   return most;
 }
 
-static void size_pass_kv(skv_plan_t *plan, int32_t *set_capacity) {
-  bool own = plan->options.results == SKV_RESULTS_OWNER;
-  plan->banks = 1;
-  plan->slots = plan->stream.slots + plan->rehearsal.peak_slots;
-  *set_capacity = plan->stream.set_capacity + plan->rehearsal.peak_nodes;
-  plan->rows.pass_queries = max_of(1, most_owned(plan, 0, plan->ranks));
-  plan->slice_rows_bound =
-      plan->problem.q_heads *
-      (own ? most_owned(plan, plan->rank, plan->rank + 1) : plan->rows.pass_queries);
-}
-
-static skv_status_t size_pass_q(skv_plan_t *plan, int64_t target_bytes, int32_t *set_capacity,
-                                skv__error_t *error) {
-  const skv_problem_t *p = &plan->problem;
+/* Slots that a bank of this rank needs, and how many nodes its sets may hold. */
+static skv_status_t count_slots(skv_plan_t *plan, skv__error_t *error) {
+  if (passes_kv(plan)) {
+    plan->banks = 1;
+    plan->slots = plan->stream.slots + plan->rehearsal.peak_slots;
+    plan->set_capacity = plan->stream.set_capacity + plan->rehearsal.peak_nodes;
+    return SKV_OK;
+  }
   int32_t peak;
   SKV_TRY(own_peak(plan, &peak, error));
   int64_t at_start = plan->ranks * (plan->options.observer ? peak + 1 : (int64_t)plan->work_count);
   plan->banks = plan->ranks > 1 ? 2 : 1;
   plan->slots = (int32_t)max_of(at_start, plan->rehearsal.peak_slots) + 1;
-  *set_capacity = (peak > plan->rehearsal.peak_nodes ? peak : plan->rehearsal.peak_nodes) + 2;
-  int64_t slot_bytes = target_bytes / (plan->banks * plan->slots);
+  plan->set_capacity = (peak > plan->rehearsal.peak_nodes ? peak : plan->rehearsal.peak_nodes) + 2;
+  return SKV_OK;
+}
+
+static int64_t target_bytes(const skv_plan_t *plan) {
+  return plan->options.workspace_bytes ? plan->options.workspace_bytes : DEFAULT_TARGET_BYTES;
+}
+
+/* Rows of a pass: all ranks must cut alike, so the rank with the most slots decides. */
+static void size_pass(skv_plan_t *plan, int32_t most_slots) {
+  const skv_problem_t *p = &plan->problem;
+  int64_t all = max_of(1, most_owned(plan, 0, plan->ranks)), owned = all;
+  if (passes_kv(plan)) {
+    if (plan->options.results == SKV_RESULTS_OWNER)
+      owned = most_owned(plan, plan->rank, plan->rank + 1);
+    plan->rows.pass_queries = all;
+    plan->slice_rows_bound = owned * p->q_heads;
+    return;
+  }
+  int64_t slot_bytes = target_bytes(plan) / (plan->banks * most_slots);
   int64_t queries = slot_bytes / ((p->value_head_dim + 2) * (int64_t)sizeof(float)) / p->q_heads;
   queries = max_of(queries, (LEAST_PASS_QUERIES + plan->ranks - 1) / plan->ranks);
-  plan->rows.pass_queries = max_of(1, min_of(queries, most_owned(plan, 0, plan->ranks)));
+  plan->rows.pass_queries = min_of(queries, all);
   plan->slice_rows_bound = plan->rows.pass_queries * p->q_heads;
-  return SKV_OK;
 }
 
 static int64_t take(int64_t *total, int64_t bytes) {
@@ -188,8 +199,7 @@ static void lay_out_workspace(skv_plan_t *plan, int64_t slot_bytes) {
 
 /* ---- memory ---- */
 
-static skv_status_t open_banks(skv_plan_t *plan, int64_t slot_bytes, int32_t set_capacity,
-                               skv__error_t *error) {
+static skv_status_t open_banks(skv_plan_t *plan, int64_t slot_bytes, skv__error_t *error) {
   for (int32_t i = 0; i < plan->banks; i++) {
     plan->bank[i] = (skv__bank_t){.kernel = plan->context->kernel,
                                   .threads = plan->context->threads,
@@ -197,7 +207,7 @@ static skv_status_t open_banks(skv_plan_t *plan, int64_t slot_bytes, int32_t set
                                   .ranks = plan->ranks,
                                   .slot_bytes = slot_bytes,
                                   .slots = plan->slots,
-                                  .set_capacity = set_capacity,
+                                  .set_capacity = plan->set_capacity,
                                   .observer = plan->options.observer,
                                   .observer_user = plan->options.observer_user};
     SKV_TRY(skv__bank_open(
@@ -244,7 +254,7 @@ static void count_full_size(skv_plan_t *plan) {
 }
 
 static skv_status_t open_stream(skv_plan_t *plan, skv__node_t *const *nodes, const int32_t *counts,
-                                int64_t target_bytes, skv__error_t *error) {
+                                skv__error_t *error) {
   plan->stream = (skv__stream_t){.comm = plan->context->comm,
                                  .problem = &plan->problem,
                                  .reduce = plan->options.reduce,
@@ -252,27 +262,11 @@ static skv_status_t open_stream(skv_plan_t *plan, skv__node_t *const *nodes, con
                                  .ranks = plan->ranks};
   /* An observer is told of single blocks: no chunk may hold more. */
   return skv__stream_open(&plan->stream, &plan->shard, nodes, counts,
-                          plan->options.observer ? 1 : target_bytes / STREAM_SHARE, error);
+                          plan->options.observer ? 1 : target_bytes(plan) / STREAM_SHARE, error);
 }
 
-static skv_status_t size_and_open(skv_plan_t *plan, skv__error_t *error) {
-  int64_t target =
-      plan->options.workspace_bytes ? plan->options.workspace_bytes : DEFAULT_TARGET_BYTES;
-  int32_t set_capacity;
-  if (passes_kv(plan))
-    size_pass_kv(plan, &set_capacity);
-  else
-    SKV_TRY(size_pass_q(plan, target, &set_capacity, error));
-  int64_t slot_bytes = skv__slice_bytes(plan->slice_rows_bound, plan->problem.value_head_dim);
-  lay_out_workspace(plan, slot_bytes);
-  count_full_size(plan);
-  SKV_TRY(open_banks(plan, slot_bytes, set_capacity, error));
-  plan->exchange = (skv__exchange_t){
-      .comm = plan->context->comm, .rehearsal = &plan->rehearsal, .results = plan->options.results};
-  return skv__exchange_open(&plan->exchange, error);
-}
-
-static skv_status_t build_from(skv_plan_t *plan, skv__node_t **nodes, int32_t *counts,
+/* Nodes of all ranks, hops, streams: what a rank needs, before any size is known. */
+static skv_status_t cast_parts(skv_plan_t *plan, skv__node_t **nodes, int32_t *counts,
                                skv__error_t *error) {
   for (int32_t rank = 0; rank < plan->ranks; rank++)
     SKV_TRY(skv__plan_work(&plan->shard, rank, plan->options.observer != NULL, &nodes[rank],
@@ -281,14 +275,12 @@ static skv_status_t build_from(skv_plan_t *plan, skv__node_t **nodes, int32_t *c
   if (!place_work(plan, nodes[plan->rank], counts[plan->rank]))
     return skv__fail(error, SKV_MEMORY, "out of memory for %d nodes", (int)counts[plan->rank]);
   SKV_TRY(rehearse(plan, nodes, counts, error));
-  int64_t target =
-      plan->options.workspace_bytes ? plan->options.workspace_bytes : DEFAULT_TARGET_BYTES;
   if (passes_kv(plan))
-    SKV_TRY(open_stream(plan, nodes, counts, target, error));
-  return size_and_open(plan, error);
+    SKV_TRY(open_stream(plan, nodes, counts, error));
+  return count_slots(plan, error);
 }
 
-skv_status_t skv__plan_build(skv_plan_t *plan, skv__error_t *error) {
+skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error) {
   plan->shard = (skv__shard_t){
       .blocks = max_of(1, skv__problem_blocks(&plan->problem)), /* the tree has a root */
       .ranks = plan->ranks,
@@ -297,14 +289,25 @@ skv_status_t skv__plan_build(skv_plan_t *plan, skv__error_t *error) {
   SKV_TRY(allocate(plan, error));
   skv__node_t **nodes = calloc((size_t)plan->ranks, sizeof *nodes);
   int32_t *counts = calloc((size_t)plan->ranks, sizeof *counts);
-  skv_status_t status =
-      nodes && counts ? build_from(plan, nodes, counts, error)
-                      : skv__fail(error, SKV_MEMORY, "out of memory for %d ranks", plan->ranks);
+  skv_status_t status = nodes && counts ? cast_parts(plan, nodes, counts, error)
+                                        : skv__fail(error, SKV_MEMORY, "out of memory for %d ranks",
+                                                    (int)plan->ranks);
   for (int32_t rank = 0; nodes && rank < plan->ranks; rank++)
     free(nodes[rank]);
   free(nodes);
   free(counts);
   return status;
+}
+
+skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *error) {
+  size_pass(plan, most_slots);
+  int64_t slot_bytes = skv__slice_bytes(plan->slice_rows_bound, plan->problem.value_head_dim);
+  lay_out_workspace(plan, slot_bytes);
+  count_full_size(plan);
+  SKV_TRY(open_banks(plan, slot_bytes, error));
+  plan->exchange = (skv__exchange_t){
+      .comm = plan->context->comm, .rehearsal = &plan->rehearsal, .results = plan->options.results};
+  return skv__exchange_open(&plan->exchange, error);
 }
 
 int64_t skv__plan_sent_bytes(const skv_plan_t *plan) {

@@ -9,8 +9,10 @@
 void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job);
 /* Direction and reduce where they are auto, by the cost model. Writes plan->options. */
 skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error);
-/* Everything after the arguments have been taken and agreed. */
-skv_status_t skv__plan_build(skv_plan_t *plan, skv__error_t *error);
+/* Once the arguments have been agreed: nodes, hops, slots. */
+skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error);
+/* Then, knowing the most slots that any rank needs: rows of a pass, workspace, memory. */
+skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *error);
 /* Bytes that this rank sends in one execute at full size. */
 int64_t skv__plan_sent_bytes(const skv_plan_t *plan);
 

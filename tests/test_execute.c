@@ -118,6 +118,19 @@ Test(execute, many_small_passes_and_delays_change_nothing) {
   kit_case_free(test);
 }
 
+/* Ranks with different frontiers must still cut the rows alike. */
+Test(execute, passes_are_cut_alike_on_all_ranks) {
+  kit_case_t *test = small_case(640, 640, true, 9);
+  kit_answer_t *wanted = kit_answer_create(test);
+  cr_assert(kit_solve(test, &(kit_way_t){0}, wanted));
+  for (int64_t workspace = 262144; workspace <= 2097152; workspace *= 2)
+    for (int32_t ranks = 3; ranks <= 7; ranks += 2)
+      all_paths(test, (kit_way_t){.ranks = ranks, .options = {.workspace_bytes = workspace}},
+                wanted);
+  kit_answer_free(wanted);
+  kit_case_free(test);
+}
+
 /* The negative control: merging as partials arrive must be seen by the comparison. */
 Test(execute, free_order_differs) {
   int different = 0;
