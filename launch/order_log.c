@@ -106,14 +106,23 @@ static skv_status_t collect(skv__comm_t *comm, heap_t *heap, const int64_t *byte
   return SKV_OK;
 }
 
-/* The first line: the run, and where in the states' file each rank's states begin. */
+static int64_t count_lines(const heap_t *lines) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < lines->bytes; i++)
+    count += lines->data[i] == '\n';
+  return count;
+}
+
+/* The first line: the run, how many nodes follow, and where in the states' file each rank's states
+ * begin. */
 static bool describe(heap_t *line, const skv__order_log_t *log, const int64_t *state_bytes,
                      int32_t ranks, uint64_t order_id) {
-  char text[128];
+  char text[256];
   int length =
       snprintf(text, sizeof text,
-               "{\"order_log\":1,\"version\":\"%s\",\"order_id\":\"%016" PRIx64 "\",\"ranks\":%d",
-               SKV_VERSION, order_id, (int)ranks);
+               "{\"order_log\":1,\"version\":\"%s\",\"order_id\":\"%016" PRIx64
+               "\",\"ranks\":%d,\"value_head_dim\":%" PRId64 ",\"nodes\":%" PRId64,
+               SKV_VERSION, order_id, (int)ranks, log->value_head_dim, count_lines(&log->lines));
   bool fine = append(line, text, length);
   int64_t base = 0;
   for (int32_t rank = 0; log->with_states && fine && rank < ranks; base += state_bytes[rank++]) {

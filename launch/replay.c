@@ -16,13 +16,14 @@
 typedef struct record {
   int64_t call, pass, owner, rank, rows, blocks, begin, split, end, offset;
   uint64_t left, right, out;
+  bool used; /* it has its place in the canonical tree */
 } record_t;
 
 typedef struct recording {
   const char *path;
   record_t *records;
-  int64_t count, room;
-  int64_t *state_base; /* [ranks] or NULL */
+  int64_t count, room, promised; /* promised: what the header says */
+  int64_t *state_base;           /* [ranks] or NULL */
   int32_t ranks;
   int states_fd;
   int64_t value_head_dim;
@@ -31,12 +32,15 @@ typedef struct recording {
 
 /* ---- reading ---- */
 
-static bool take_integer(const cJSON *object, const char *name, int64_t *value) {
-  const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+static bool to_integer(const cJSON *item, int64_t *value) {
   if (!cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble > 0x1p53)
     return false;
   *value = (int64_t)item->valuedouble;
-  return *value == item->valuedouble;
+  return (double)*value == item->valuedouble;
+}
+
+static bool take_integer(const cJSON *object, const char *name, int64_t *value) {
+  return to_integer(cJSON_GetObjectItemCaseSensitive(object, name), value);
 }
 
 static bool take_digest(const cJSON *object, const char *name, uint64_t *value) {
@@ -69,7 +73,8 @@ static bool read_header(recording_t *recording, const cJSON *object) {
   int64_t version, ranks, dim;
   if (!take_integer(object, "order_log", &version) || version != 1 ||
       !take_integer(object, "ranks", &ranks) || ranks < 1 || ranks > 1 << 20 ||
-      !take_integer(object, "value_head_dim", &dim) || dim < 1 || dim > 256)
+      !take_integer(object, "value_head_dim", &dim) || dim < 1 || dim > 256 ||
+      !take_integer(object, "nodes", &recording->promised))
     return false;
   recording->ranks = (int32_t)ranks;
   recording->value_head_dim = dim;
@@ -82,9 +87,8 @@ static bool read_header(recording_t *recording, const cJSON *object) {
   int32_t rank = 0;
   const cJSON *base;
   cJSON_ArrayForEach(base, bases) {
-    if (!recording->state_base || !cJSON_IsNumber(base))
+    if (!recording->state_base || !to_integer(base, &recording->state_base[rank++]))
       return false;
-    recording->state_base[rank++] = (int64_t)base->valuedouble;
   }
   return true;
 }
@@ -170,16 +174,16 @@ static int compare_records(const void *a, const void *b) {
 
 typedef struct slice {
   const recording_t *recording;
-  const record_t *records;
+  record_t *records;
   int64_t count;
   skv__replayed_t *replayed;
   skv__error_t *error;
 } slice_t;
 
-static const record_t *find(const slice_t *slice, skv__node_t node) {
+static record_t *find(const slice_t *slice, skv__node_t node) {
   for (int64_t low = 0, high = slice->count; low < high;) {
     int64_t middle = (low + high) / 2;
-    const record_t *record = &slice->records[middle];
+    record_t *record = &slice->records[middle];
     if (record->begin == node.begin && record->end == node.end)
       return record;
     if (record->begin < node.begin || (record->begin == node.begin && record->end > node.end))
@@ -192,14 +196,17 @@ static const record_t *find(const slice_t *slice, skv__node_t node) {
 
 static void differ(const slice_t *slice, skv__node_t node, const record_t *record,
                    const char *how) {
+  char by[40] = " (not recorded)";
   if (slice->replayed->differs)
     return;
+  if (record)
+    snprintf(by, sizeof by, ", by rank %" PRId64, record->rank);
   slice->replayed->differs = true;
   snprintf(slice->replayed->difference, sizeof slice->replayed->difference,
            "node [%" PRId64 ", %" PRId64 ") of call %" PRId64 ", pass %" PRId64 ", owner %" PRId64
            "%s: %s",
            node.begin, node.end, slice->records[0].call, slice->records[0].pass,
-           slice->records[0].owner, record ? "" : " (not recorded)", how);
+           slice->records[0].owner, by, how);
 }
 
 static int64_t state_floats(const slice_t *slice) {
@@ -271,18 +278,30 @@ static skv_status_t merge_parts(const slice_t *slice, const record_t *record, sk
 
 static skv_status_t evaluate(const slice_t *slice, skv__node_t node, float **state,
                              uint64_t *digest) {
-  const record_t *record = find(slice, node);
+  record_t *record = find(slice, node);
+  bool block = node.end - node.begin == 1;
   if (!record) {
     differ(slice, node, NULL, "a node of the canonical tree is missing");
     return SKV_OK;
   }
-  if (node.end - node.begin == 1)
-    return evaluate_block(slice, record, node, state, digest);
-  if (record->split != skv__order_split(node)) {
+  record->used = true;
+  if (record->rows != slice->records[0].rows || record->blocks != slice->records[0].blocks)
+    differ(slice, node, record, "its rows or blocks are not those of the other nodes");
+  if (record->split != (block ? 0 : skv__order_split(node)))
     differ(slice, node, record, "it divides where the canonical tree does not");
+  if (slice->replayed->differs)
     return SKV_OK;
+  return (block ? evaluate_block : merge_parts)(slice, record, node, state, digest);
+}
+
+/* After the tree: what else was recorded for its slice. */
+static void refuse_others(const slice_t *slice) {
+  for (int64_t i = 0; i < slice->count; i++) {
+    const record_t *record = &slice->records[i];
+    if (!record->used)
+      differ(slice, (skv__node_t){record->begin, record->end}, record,
+             "it was recorded twice, or is no node of the canonical tree");
   }
-  return merge_parts(slice, record, node, state, digest);
 }
 
 static bool same_slice(const record_t *a, const record_t *b) {
@@ -294,7 +313,7 @@ static skv_status_t replay_slices(recording_t *recording, skv__replayed_t *repla
   qsort(recording->records, (size_t)recording->count, sizeof *recording->records, compare_records);
   int64_t end;
   for (int64_t begin = 0; begin < recording->count && !replayed->differs; begin = end) {
-    const record_t *first = &recording->records[begin];
+    record_t *first = &recording->records[begin];
     for (end = begin; end < recording->count && same_slice(first, &recording->records[end]);)
       end++;
     slice_t slice = {recording, first, end - begin, replayed, error};
@@ -303,8 +322,15 @@ static skv_status_t replay_slices(recording_t *recording, skv__replayed_t *repla
     skv_status_t status = evaluate(&slice, (skv__node_t){0, first->blocks}, &state, &digest);
     free(state);
     SKV_TRY(status);
+    refuse_others(&slice);
     replayed->slices++;
     replayed->nodes += slice.count;
+  }
+  if (!replayed->differs && recording->count != recording->promised) {
+    replayed->differs = true;
+    snprintf(replayed->difference, sizeof replayed->difference,
+             "the end: %" PRId64 " nodes were recorded, but the header says %" PRId64,
+             recording->count, recording->promised);
   }
   return SKV_OK;
 }
