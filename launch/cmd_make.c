@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "launch/checked.h"
 #include "launch/exit_codes.h"
@@ -115,6 +116,26 @@ static skv_status_t write_tensor(skv__output_t *output, const make_t *make, skv_
   return SKV_OK;
 }
 
+/* Says at once, not after hours of writing, that the disk is too small. */
+static skv_status_t check_space(const skv__output_t *output, const make_t *make,
+                                skv__error_t *error) {
+  struct statvfs disk;
+  int64_t needed = 0, bits = 0;
+  for (skv__which_t which = SKV__Q; which <= SKV__V; which++) {
+    skv__named_tensor_t tensor = describe(make, which);
+    if (make->tensor != 0 && make->tensor != (int)which + 1)
+      continue;
+    skv__checked_bits(tensor.rank_count, tensor.shape, 8 * skv__dtype_bytes(tensor.dtype), &bits);
+    needed += bits / 8;
+  }
+  if (fstatvfs(skv__output_fd(output), &disk) == 0 &&
+      needed / (int64_t)disk.f_frsize >= (int64_t)disk.f_bavail)
+    return skv__fail(error, SKV_IO, "%s: needs %s but the disk has only %s left", make->out,
+                     skv__bytes_text((double)needed).text,
+                     skv__bytes_text((double)disk.f_bavail * (double)disk.f_frsize).text);
+  return SKV_OK;
+}
+
 static skv_status_t write_all(skv__output_t *output, const make_t *make, skv__error_t *error) {
   int64_t widest = make->shape.q_heads * 256 * 4; /* bytes of a token, at most */
   void *piece = malloc((size_t)(widest > PIECE_BYTES ? widest : PIECE_BYTES));
@@ -134,7 +155,9 @@ static skv_status_t write_all(skv__output_t *output, const make_t *make, skv__er
 static skv_status_t run(const make_t *make, skv__error_t *error) {
   skv__output_t *output;
   SKV_TRY(skv__output_open(&output, make->out, error));
-  skv_status_t status = write_all(output, make, error);
+  skv_status_t status = check_space(output, make, error);
+  if (status == SKV_OK)
+    status = write_all(output, make, error);
   if (status == SKV_OK)
     return skv__output_commit(output, error);
   skv__output_discard(output);
