@@ -1,5 +1,5 @@
 /* mpi_comm_probe.c: what test_comm_mpi starts under mpirun.
- *   mpi_comm_probe TIMEOUT PIECE_BYTES MODE [ARGUMENT]
+ *   mpi_comm_probe TIMEOUT PIECE_BYTES MODE ARGUMENT
  * It exits with the status of what it did; a failure is one line on stderr. */
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "comm/comm_mpi.h"
 #include "context.h"
 #include "kit/comm_bodies.h"
+#include "launch/watchdog.h"
 #include "skv_mpi.h"
 
 typedef struct probe {
@@ -149,9 +150,9 @@ static int context_main(const char *difference, double timeout_seconds) {
   return code;
 }
 
-static int comm_main(char **arguments, int count, double timeout_seconds) {
+static int comm_main(char **arguments, double timeout_seconds) {
   skv__error_t error = {0};
-  probe_t probe = {.argument = count > 4 ? atol(arguments[4]) : 0};
+  probe_t probe = {.argument = atol(arguments[4])};
   skv_status_t status = skv__comm_create_mpi(&probe.comm, MPI_COMM_WORLD, timeout_seconds, &error);
   if (status != SKV_OK)
     return report(status, error.text);
@@ -165,22 +166,44 @@ static int comm_main(char **arguments, int count, double timeout_seconds) {
   return report(status, error.text);
 }
 
+/* The last of three ranks stops before MPI_Init or MPI_Finalize, which a watchdog guards. */
+static int watched_main(const char *phase, double timeout_seconds) {
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  bool last = rank && !strcmp(rank, "2");
+  int level;
+  if (last && !strcmp(phase, "MPI_Init"))
+    raise(SIGSTOP);
+  skv__watchdog_start("MPI_Init", timeout_seconds, 77);
+  MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
+  skv__watchdog_stop();
+  if (last && !strcmp(phase, "MPI_Finalize"))
+    raise(SIGSTOP);
+  skv__watchdog_start("MPI_Finalize", timeout_seconds, 77);
+  MPI_Finalize();
+  skv__watchdog_stop();
+  return 0;
+}
+
 int main(int count, char **arguments) {
-  if (count < 4)
+  if (count < 5)
     return 99;
   const char *mode = arguments[3];
   double timeout_seconds = atof(arguments[1]);
   int level;
+  if (!strcmp(mode, "watched"))
+    return watched_main(arguments[4], timeout_seconds);
   if (!strcmp(mode, "uninitialised"))
-    return comm_main(arguments, count, timeout_seconds);
+    return comm_main(arguments, timeout_seconds);
   MPI_Init_thread(NULL, NULL, strcmp(mode, "single") ? MPI_THREAD_FUNNELED : MPI_THREAD_SINGLE,
                   &level);
+  if (!strcmp(mode, "finalized")) {
+    MPI_Finalize();
+    return comm_main(arguments, timeout_seconds);
+  }
   int code = !strcmp(mode, "context") ? context_main(arguments[4], timeout_seconds)
-                                      : comm_main(arguments, count, timeout_seconds);
-  fflush(NULL);
-  if (code == SKV_OK || code == SKV_DISAGREE || code == SKV_UNSUPPORTED || code == SKV_INVALID)
+                                      : comm_main(arguments, timeout_seconds);
+  if (code == SKV_OK || code == SKV_DISAGREE || code == SKV_INVALID)
     MPI_Finalize(); /* all ranks are here; else nobody waits for the others */
-  if (!strcmp(mode, "finalized"))
-    code = comm_main(arguments, count, timeout_seconds);
+  fflush(NULL);
   _exit(code);
 }

@@ -61,12 +61,12 @@ static void expect_in_time(int ranks, const char *arguments, int code, const cha
 
 Test(comm_mpi, messages_collectives_agreement) {
   for (int ranks = 1; ranks <= 4; ranks++)
-    expect(ranks, "30 0 healthy", SKV_OK, "");
+    expect(ranks, "30 0 healthy 0", SKV_OK, "");
 }
 
 Test(comm_mpi, messages_in_pieces) {
   for (int ranks = 2; ranks <= 4; ranks++)
-    expect(ranks, "30 37 healthy", SKV_OK, "");
+    expect(ranks, "30 37 healthy 0", SKV_OK, "");
   expect(2, "30 1000000 message 2500000", SKV_OK, "");
 }
 
@@ -125,18 +125,24 @@ Test(comm_mpi, a_stopped_rank_is_named) {
 }
 
 Test(comm_mpi, mpi_must_be_running) {
-  expect(2, "2 0 uninitialised", SKV_INVALID, "MPI is not initialised");
-  expect(2, "2 0 single", SKV_INVALID, "MPI_THREAD_FUNNELED");
-  expect(2, "2 0 finalized", SKV_INVALID, "MPI has been finalized");
+  expect(2, "2 0 uninitialised 0", SKV_INVALID, "MPI is not initialised");
+  expect(2, "2 0 single 0", SKV_INVALID, "MPI_THREAD_FUNNELED");
+  expect(2, "2 0 finalized 0", SKV_INVALID, "MPI has been finalized");
 }
 
 Test(comm_mpi, contexts_fail_alike) {
   expect(3, "2 0 context same", SKV_OK, "");
   expect(1, "2 0 context same", SKV_OK, "");
-  expect(3, "2 0 context kernel", SKV_UNSUPPORTED, "SKV_UNSUPPORTED: rank 2: ");
+  expect(3, "2 0 context kernel", SKV_INVALID, "SKV_INVALID: rank 2: ");
   expect(3, "2 0 context threads", SKV_INVALID, "rank 2: context options: threads is -1");
   expect(3, "2 0 context timeout", SKV_DISAGREE,
          "'timeout in ms' is 2000 on rank 0, 3000 on rank 2");
   expect(2, "2 0 context null", SKV_INVALID, "MPI_COMM_NULL");
   expect_in_time(3, "2 0 context stopped", SKV_TIMEOUT, "for the other ranks to open");
+}
+
+Test(comm_mpi, a_watchdog_guards_init_and_finalize) {
+  expect_in_time(3, "2 0 watched MPI_Init", 77, ": MPI_Init took longer than 2.0 s");
+  expect_in_time(3, "2 0 watched MPI_Finalize", 77, ": MPI_Finalize took longer than 2.0 s");
+  expect(3, "30 0 watched nothing", 0, "");
 }

@@ -32,7 +32,7 @@ Test(context, options_are_checked) {
                  "timeout_seconds");
   expect_refused((skv_context_options_t){bytes, .timeout_seconds = (double)INFINITY}, SKV_INVALID,
                  "timeout_seconds");
-  expect_refused((skv_context_options_t){bytes, .kernel = "no.such"}, SKV_UNSUPPORTED, "no.such");
+  expect_refused((skv_context_options_t){bytes, .kernel = "no.such"}, SKV_INVALID, "no.such");
 }
 
 Test(context, defaults) {
