@@ -11,7 +11,7 @@
 #include "launch/shape.h"
 #include "plan_parts.h"
 
-enum { RANKS_LISTED = 16, RANKS_MAX = 1 << 20, SAMPLED_SLICES = 8, CHOICES = 7 };
+enum { RANKS_LISTED = 16, RANKS_MAX = 1 << 20, SAMPLED_SLICES = 8, SAMPLED_RANKS = 2, CHOICES = 7 };
 
 static const struct {
   skv_direction_t direction;
@@ -48,27 +48,47 @@ static void count_shards(forecast_t *forecast) {
   }
 }
 
-/* The plan of rank 0, built as in a run but without anybody to talk to. */
-static skv_status_t build_plan(forecast_t *forecast, skv__error_t *error) {
-  skv_context_t context = {.kernel = skv__kernel_pick(SKV_BACKEND_CPU, NULL, error), .threads = 1};
-  if (!context.kernel)
-    return error->status;
-  skv_plan_t *plan = calloc(1, sizeof *plan);
-  if (!plan)
+/* What a rank's plan decides before ranks talk, made without anybody to talk to. */
+static skv_status_t cast_plan(skv_plan_t **plan, skv_context_t *context, const forecast_t *forecast,
+                              int32_t rank, skv__error_t *error) {
+  *plan = calloc(1, sizeof **plan);
+  if (!*plan)
     return skv__fail(error, SKV_MEMORY, "no memory for a plan");
-  plan->context = &context;
-  plan->ranks = forecast->shard.ranks;
-  plan->problem = forecast->problem;
-  plan->options = forecast->options;
+  (*plan)->context = context;
+  (*plan)->rank = rank;
+  (*plan)->ranks = forecast->shard.ranks;
+  (*plan)->problem = forecast->problem;
+  (*plan)->options = forecast->options;
   skv__job_t shape;
-  skv__plan_shape(plan, &shape);
-  skv_status_t status = context.kernel->supports(&shape, error) ? SKV_OK : SKV_UNSUPPORTED;
+  skv__plan_shape(*plan, &shape);
+  if (!context->kernel->supports(&shape, error))
+    return SKV_UNSUPPORTED;
+  return skv__plan_cast(*plan, error);
+}
+
+/* The plan of rank 0, sized by the slots of every rank, or of a few among very many. */
+static skv_status_t build_plan(forecast_t *forecast, skv__error_t *error) {
+  int32_t ranks = forecast->shard.ranks, most_slots = 0;
+  int32_t stride = ranks > RANKS_LISTED ? ranks / SAMPLED_RANKS : 1;
+  skv_context_t context = {.kernel = skv__kernel_pick(SKV_BACKEND_CPU, NULL, error), .threads = 1};
+  skv_plan_t *first = NULL;
+  skv_status_t status = context.kernel ? SKV_OK : error->status;
+  for (int32_t rank = 0; rank < ranks && status == SKV_OK; rank += stride) {
+    skv_plan_t *plan;
+    status = cast_plan(&plan, &context, forecast, rank, error);
+    if (status == SKV_OK && plan->slots > most_slots)
+      most_slots = plan->slots;
+    if (rank == 0)
+      first = plan;
+    else
+      skv_plan_destroy(plan);
+  }
   if (status == SKV_OK)
-    status = skv__plan_build(plan, error);
+    status = skv__plan_size(first, most_slots, error);
   forecast->info.struct_bytes = sizeof forecast->info;
   if (status == SKV_OK)
-    status = skv_plan_info(plan, &forecast->info);
-  skv_plan_destroy(plan);
+    status = skv_plan_info(first, &forecast->info);
+  skv_plan_destroy(first);
   return status;
 }
 

@@ -33,10 +33,9 @@ skv_status_t skv__pages_fit(double bytes_of_rank, int32_t local_ranks, skv__erro
   double host = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
   if (host <= 0.0 || bytes_of_rank * local_ranks <= host)
     return SKV_OK;
-  return skv__fail(
-      error, SKV_MEMORY,
-      "%d rank%s with %s each do not fit this host's %s; use more hosts, fewer tokens, "
-      "or a smaller dtype",
-      (int)local_ranks, local_ranks == 1 ? "" : "s", skv__bytes_text(bytes_of_rank).text,
-      skv__bytes_text(host).text);
+  return skv__fail(error, SKV_MEMORY,
+                   "this host's %s cannot hold %d rank%s of %s; use more hosts, fewer tokens, or a "
+                   "smaller dtype",
+                   skv__bytes_text(host).text, (int)local_ranks, local_ranks == 1 ? "" : "s",
+                   skv__bytes_text(bytes_of_rank).text);
 }
