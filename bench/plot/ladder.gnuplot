@@ -1,10 +1,10 @@
 # ladder.gnuplot: three views of the rungs. Columns: rung, seconds, bytes moved, bytes resident.
-set terminal svg size 900,330 font "sans-serif,12" background "white"
+set terminal svg size 1140,330 font "sans-serif,12" background "white"
 set output picture
 set style fill solid 0.9 noborder
 set boxwidth 0.7
 set style data boxes
-set xtics rotate by -35 nomirror scale 0
+set xtics nomirror scale 0 font ",10"
 set ytics nomirror
 set border 3
 set grid ytics lc rgb "#dddddd"
