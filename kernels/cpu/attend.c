@@ -16,6 +16,13 @@ static int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+/* Tokens that are read at a time for all heads. One row needs more scores at once, to have enough
+ * chains under way. */
+static int64_t group_tokens(const skv__task_t *task) {
+  const int64_t rows = task->row_end - task->row_begin;
+  return rows < 4 ? 32 : rows <= THIN_ROWS ? 16 : SKV__TILE_KEYS;
+}
+
 /* Of key `position` of a KV head. */
 static const char *key_address(const skv__task_t *task, const skv_tensor_t *tensor, int64_t head,
                                int64_t position) {
@@ -99,20 +106,27 @@ static void attend_head(const skv__task_t *task, skv__desk_t *desk, int64_t head
   desk->tile->attend(&work);
 }
 
-/* The rows of head number `i` of a task whose heads work together: packed keys and scores of all
- * heads stay. */
-static skv__tile_rows_t shared_rows(const skv__task_t *task, const skv__desk_t *desk, int64_t i,
+/* The rows of a head of a task whose heads work together: scores of all heads stay. */
+static skv__tile_rows_t shared_rows(const skv__task_t *task, const skv__desk_t *desk, int64_t head,
                                     int64_t tile) {
-  skv__tile_rows_t work = tile_rows(task, desk, task->head_begin + i, tile);
-  work.keys += i * SKV__TILE_KEYS * work.head_dim;
-  work.scores += i * SKV__TILE_KEYS * work.rows;
+  skv__tile_rows_t work = tile_rows(task, desk, head, tile);
+  work.scores += (head - task->head_begin) * work.rows * SKV__TILE_KEYS;
   return work;
+}
+
+static void score_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
+                        int64_t begin, int64_t end) {
+  skv__tile_rows_t work = shared_rows(task, desk, head, tile);
+  skv__tile_source_t keys =
+      tile_source(task, &task->job->k, task->job->head_dim, head, tile, begin, end);
+  desk->tile->pack_keys(desk->keys, &keys);
+  desk->tile->score(&work, begin - tile, end - tile);
 }
 
 static void add_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
                       int64_t begin, int64_t end) {
   const skv__job_t *job = task->job;
-  skv__tile_rows_t work = shared_rows(task, desk, head - task->head_begin, tile);
+  skv__tile_rows_t work = shared_rows(task, desk, head, tile);
   skv__tile_source_t values =
       tile_source(task, &job->v, job->value_head_dim, head, tile, begin, end);
   if (job->dtype == SKV_FP32 && job->value_head_dim % SKV__PANEL == 0 && work.rows <= THIN_ROWS) {
@@ -125,38 +139,37 @@ static void add_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, 
   desk->tile->add_values(&work, begin - tile, end - tile);
 }
 
+typedef void (*group_t)(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
+                        int64_t begin, int64_t end);
+
+/* `work` on keys [begin, end) of a tile, a group of tokens at a time for all heads. */
+static void for_groups(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                       int64_t end, group_t work, skv__ahead_t *ahead) {
+  const int64_t group = group_tokens(task);
+  for (int64_t from = begin, to; from < end; from = to) {
+    to = smaller(end, tile + ((from - tile) / group + 1) * group);
+    for (int64_t head = task->head_begin; head < task->head_end; ++head) {
+      skv__fetch(ahead);
+      work(task, desk, head, tile, from, to);
+    }
+  }
+}
+
 static void attend_heads(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
                          int64_t end) {
   const skv__job_t *job = task->job;
   const int64_t heads = task->head_end - task->head_begin;
-  const int64_t rows = task->row_end - task->row_begin;
-  const int64_t group = rows <= THIN_ROWS ? GROUP_TOKENS : SKV__TILE_KEYS;
-  const int64_t steps = heads * (SKV__TILE_KEYS / group);
-  skv__ahead_t values = fetch_plan(task, &job->v, job->value_head_dim, task->head_begin, heads,
-                                   begin, steps + heads * (rows == 1 ? 1 : 4));
-  for (int64_t from = begin, to; from < end; from = to) {
-    to = smaller(end, tile + ((from - tile) / group + 1) * group);
-    for (int64_t i = 0; i < heads; ++i) {
-      skv__tile_source_t source =
-          tile_source(task, &job->k, job->head_dim, task->head_begin + i, tile, from, to);
-      skv__fetch(&values);
-      desk->tile->pack_keys(desk->keys + i * SKV__TILE_KEYS * job->head_dim, &source);
-    }
-  }
-  for (int64_t i = 0; i < heads; ++i) {
-    skv__tile_rows_t work = shared_rows(task, desk, i, tile);
-    work.ahead = &values;
+  const int64_t steps = heads * (SKV__TILE_KEYS / group_tokens(task));
+  skv__ahead_t values =
+      fetch_plan(task, &job->v, job->value_head_dim, task->head_begin, heads, begin, steps);
+  for_groups(task, desk, tile, begin, end, score_group, &values);
+  for (int64_t head = task->head_begin; head < task->head_end; ++head) {
+    skv__tile_rows_t work = shared_rows(task, desk, head, tile);
     desk->tile->weigh(&work);
   }
   skv__ahead_t keys = fetch_plan(task, &job->k, job->head_dim, task->head_begin, heads,
                                  tile + SKV__TILE_KEYS, steps);
-  for (int64_t from = begin, to; from < end; from = to) {
-    to = smaller(end, tile + ((from - tile) / group + 1) * group);
-    for (int64_t head = task->head_begin; head < task->head_end; ++head) {
-      skv__fetch(&keys);
-      add_group(task, desk, head, tile, from, to);
-    }
-  }
+  for_groups(task, desk, tile, begin, end, add_group, &keys);
 }
 
 void skv__task_attend(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,

@@ -105,13 +105,6 @@ static void choose_parts(skv__cut_t *cut, int64_t wanted, size_t part_bytes) {
   *cut = best;
 }
 
-/* How many KV heads one task takes when each has few rows. */
-static int64_t shared_heads(const skv__cut_t *cut, int64_t most_rows) {
-  int64_t by_rows = smaller(most_rows, SKV__SHARED_ROWS) / cut->rows;
-  int64_t by_keys = SKV__KEY_FLOATS / (SKV__TILE_KEYS * cut->job->head_dim);
-  return larger(1, smaller(job_heads(cut), smaller(by_rows, by_keys)));
-}
-
 void skv__cut_choose(skv__cut_t *cut, const skv__job_t *job, int32_t threads, int64_t most_rows,
                      size_t part_bytes) {
   const int64_t wanted = threads > 1 ? (int64_t)threads * TASKS_A_THREAD : 1;
@@ -119,7 +112,7 @@ void skv__cut_choose(skv__cut_t *cut, const skv__job_t *job, int32_t threads, in
   int64_t rows = larger(1, survey(cut));
   cut->rows = smaller(rows, most_rows);
   if (rows < SKV__FEW_ROWS)
-    cut->heads = shared_heads(cut, most_rows);
+    cut->heads = larger(1, smaller(job_heads(cut), smaller(most_rows, SKV__SHARED_ROWS) / rows));
   while (all_tasks(cut) < wanted && cut->rows > LEAST_ROWS)
     cut->rows = larger(LEAST_ROWS, cut->rows / 2);
   if (all_tasks(cut) < wanted)

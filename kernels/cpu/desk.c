@@ -20,7 +20,7 @@ static void *take(char **memory, size_t *used, int64_t count, size_t size) {
 static size_t divide(skv__desk_t *desk, const skv__job_t *job, char *memory) {
   const int64_t values = skv__padded_values(job), rows = desk->most_rows;
   size_t used = 0;
-  desk->keys = take(&memory, &used, SKV__KEY_FLOATS, sizeof(float));
+  desk->keys = take(&memory, &used, SKV__TILE_KEYS * job->head_dim, sizeof(float));
   desk->values = take(&memory, &used, values / SKV__PANEL * SKV__VALUE_PANEL, sizeof(float));
   desk->scores = take(&memory, &used, SKV__TILE_KEYS * SKV__SHARED_ROWS, sizeof(float));
   desk->q = take(&memory, &used, rows * job->head_dim, sizeof(float));

@@ -63,12 +63,13 @@ typedef struct skv__tile_source {
 typedef struct skv__tile {
   void (*pack_keys)(float *keys, const skv__tile_source_t *source);
   void (*pack_values)(float *values, const skv__tile_source_t *source);
-  /* Scores of at most SKV__TILE_ROWS rows; e, l and O follow their maxima; scores become weights.
-   */
+  /* Scores against keys [begin, end) of the tile; a few beside them may be overwritten. */
+  void (*score)(const skv__tile_rows_t *tile, int64_t begin, int64_t end);
+  /* Scores become weights; e, l and O follow their maxima. */
   void (*weigh)(const skv__tile_rows_t *tile);
   /* O takes in keys [begin, end) of the tile, as far as some row sees them. */
   void (*add_values)(const skv__tile_rows_t *tile, int64_t begin, int64_t end);
-  /* Both, for any number of rows and the whole tile. */
+  /* All three, for any number of rows and the whole tile. */
   void (*attend)(const skv__tile_rows_t *tile);
   /* End a leaf: its accumulators (o, e, l [rows][16]) become states, written to `into` or merged
    * behind what is there. */

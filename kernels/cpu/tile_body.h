@@ -32,24 +32,23 @@ static span_t seen_keys(const skv__tile_rows_t *tile) {
   return seen;
 }
 
-static void weigh(const skv__tile_rows_t *tile) {
-  span_t seen = seen_keys(tile);
-  if (seen.begin >= seen.end)
-    return;
-  int panel_begin = seen.begin / SKV__PANEL;
-  int panel_end = (seen.end + SKV__PANEL - 1) / SKV__PANEL;
-  int64_t panel = tile->head_dim * SKV__PANEL;
+static void score(const skv__tile_rows_t *tile, int64_t begin, int64_t end) {
+  int64_t first = begin / SKV__PANEL, panel = tile->head_dim * SKV__PANEL;
   product_t scores = {.a = tile->q,
                       .a_step = tile->head_dim,
-                      .b = tile->keys + panel_begin * panel,
+                      .b = tile->keys + first * panel,
                       .b_step = SKV__PANEL,
                       .b_panel = panel,
-                      .c = tile->scores + panel_begin * SKV__PANEL,
+                      .c = tile->scores + first * SKV__PANEL,
                       .c_step = SKV__TILE_KEYS,
                       .k = tile->head_dim,
                       .from_zero = true,
                       .ahead = tile->ahead};
-  product(&scores, tile->rows, (panel_end - panel_begin) * SKV__PANEL);
+  product(&scores, tile->rows,
+          (end + SKV__PANEL - 1) / SKV__PANEL * SKV__PANEL - first * SKV__PANEL);
+}
+
+static void weigh(const skv__tile_rows_t *tile) {
   for (int64_t r = 0; r < tile->rows; ++r) {
     float *row_scores = tile->scores + r * SKV__TILE_KEYS;
     int begin = tile_offset(tile, tile->first[r]), end = tile_offset(tile, tile->end[r]);
@@ -97,6 +96,10 @@ static void attend(const skv__tile_rows_t *tile) {
     some.first += row, some.end += row;
     some.o += row * tile->value_panels * SKV__PANEL;
     some.e += row, some.l += row * SKV__PANEL;
+    span_t seen = seen_keys(&some);
+    if (seen.begin >= seen.end)
+      continue;
+    score(&some, seen.begin, seen.end);
     weigh(&some);
     add_values(&some, 0, SKV__TILE_KEYS);
   }
@@ -138,6 +141,7 @@ static void merge(skv__states_t into, skv__states_t right, int64_t rows, int64_t
 
 const skv__tile_t TILE = {.pack_keys = pack_keys,
                           .pack_values = pack_values,
+                          .score = score,
                           .weigh = weigh,
                           .add_values = add_values,
                           .attend = attend,

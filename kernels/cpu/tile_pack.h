@@ -10,42 +10,59 @@ static void pack_key_columns(float *keys, const skv__tile_source_t *source, int6
           source->dtype, source->data + (key + i - source->begin) * source->stride_bytes, d);
 }
 
+#ifdef SKV__TRANSPOSE
+/* Eight whole keys. */
+static inline __attribute__((always_inline)) void
+turn_keys(float *to, const skv_dtype_t dtype, const char *from, int64_t stride_bytes, int64_t dim) {
+  for (int64_t d = 0; d + SKV__TRANSPOSE <= dim; d += SKV__TRANSPOSE)
+    skv__transpose8(to + d * SKV__PANEL, SKV__PANEL, dtype, from, stride_bytes, d);
+}
+#endif
+
 static void pack_keys(float *keys, const skv__tile_source_t *source) {
   int64_t key = source->begin;
 #ifdef SKV__TRANSPOSE
-  const int64_t panel = source->dim * SKV__PANEL;
+  const int64_t panel = source->dim * SKV__PANEL, stride = source->stride_bytes;
   const int64_t whole = source->dim - source->dim % SKV__TRANSPOSE;
-  for (; key < source->end; key += SKV__TRANSPOSE) {
-    int64_t count = source->end - key < SKV__TRANSPOSE ? source->end - key : SKV__TRANSPOSE;
-    if (count < SKV__TRANSPOSE || key % SKV__TRANSPOSE != 0) {
-      count = SKV__TRANSPOSE - key % SKV__TRANSPOSE;
-      count = count < source->end - key ? count : source->end - key;
-      pack_key_columns(keys, source, key, count, 0);
-      key += count - SKV__TRANSPOSE;
-      continue;
-    }
-    const char *from = source->data + (key - source->begin) * source->stride_bytes;
+  int64_t aligned = (key + SKV__TRANSPOSE - 1) / SKV__TRANSPOSE * SKV__TRANSPOSE;
+  if (aligned > source->end)
+    aligned = source->end;
+  pack_key_columns(keys, source, key, aligned - key, 0);
+  for (key = aligned; key + SKV__TRANSPOSE <= source->end; key += SKV__TRANSPOSE) {
+    const char *from = source->data + (key - source->begin) * stride;
     float *to = keys + key / SKV__PANEL * panel + key % SKV__PANEL;
-    for (int64_t d = 0; d < whole; d += SKV__TRANSPOSE)
-      skv__transpose8(to + d * SKV__PANEL, SKV__PANEL, source->dtype, from, source->stride_bytes,
-                      d);
+    if (source->dtype == SKV_FP32)
+      turn_keys(to, SKV_FP32, from, stride, source->dim);
+    else if (source->dtype == SKV_FP16)
+      turn_keys(to, SKV_FP16, from, stride, source->dim);
+    else
+      turn_keys(to, SKV_BF16, from, stride, source->dim);
     pack_key_columns(keys, source, key, SKV__TRANSPOSE, whole);
   }
-#else
-  pack_key_columns(keys, source, key, source->end - key, 0);
 #endif
+  pack_key_columns(keys, source, key, source->end - key, 0);
 }
 
-static void pack_values(float *values, const skv__tile_source_t *source) {
+static inline __attribute__((always_inline)) void
+widen_values(float *values, const skv__tile_source_t *source, const skv_dtype_t dtype) {
   for (int64_t key = source->begin; key < source->end; ++key) {
     const char *from = source->data + (key - source->begin) * source->stride_bytes;
     float *to = values + key * SKV__PANEL;
     int64_t n = 0;
     for (; n + SKV__PANEL <= source->dim; n += SKV__PANEL, to += SKV__VALUE_PANEL)
       for (int i = 0; i < SKV__PANEL; i += LANES)
-        lanes_store(to + i, lanes_widen(source->dtype, from, n + i));
+        lanes_store(to + i, lanes_widen(dtype, from, n + i));
     if (n < source->dim)
       for (int i = 0; i < SKV__PANEL; ++i)
-        to[i] = n + i < source->dim ? skv__load(source->dtype, from, n + i) : 0.0f;
+        to[i] = n + i < source->dim ? skv__load(dtype, from, n + i) : 0.0f;
   }
+}
+
+static void pack_values(float *values, const skv__tile_source_t *source) {
+  if (source->dtype == SKV_FP32)
+    widen_values(values, source, SKV_FP32);
+  else if (source->dtype == SKV_FP16)
+    widen_values(values, source, SKV_FP16);
+  else
+    widen_values(values, source, SKV_BF16);
 }
