@@ -4,7 +4,7 @@
 
 #define DEFAULT_TARGET_BYTES (INT64_C(64) << 20)
 enum {
-  STREAM_SHARE = 8,        /* of the target, for one chunk of a pass-KV stream */
+  STREAM_SHARE = 16,       /* of the target, for one chunk of a pass-KV stream: it holds five */
   LEAST_PASS_QUERIES = 64, /* of all owners together: fewer would read the keys too often */
 };
 

@@ -42,13 +42,14 @@ bool kit_answer_same(const kit_answer_t *a, const kit_answer_t *b) {
 }
 
 void kit_way_describe(const kit_way_t *way, char *text, size_t text_bytes) {
+  const skv_plan_options_t *o = &way->options;
   snprintf(text, text_bytes,
-           "ranks %d threads %d kernel %s layout %d/%lld direction %d reduce %d results %d rows %d "
-           "workspace %lld",
-           (int)way->ranks, (int)way->threads, way->kernel ? way->kernel : "best",
-           (int)way->options.layout, (long long)way->options.layout_run_blocks,
-           (int)way->options.direction, (int)way->options.reduce, (int)way->options.results,
-           (int)way->options.row_owner, (long long)way->options.workspace_bytes);
+           "ranks %d threads %d chunk %lld kernel %s layout %d/%lld direction %d reduce %d "
+           "results %d rows %d workspace %lld",
+           (int)way->ranks, (int)way->threads, (long long)way->chunk_queries,
+           way->kernel ? way->kernel : "best", (int)o->layout, (long long)o->layout_run_blocks,
+           (int)o->direction, (int)o->reduce, (int)o->results, (int)o->row_owner,
+           (long long)o->workspace_bytes);
 }
 
 /* The rank's own keys, copied out of the case: dense [batch][owned][heads][dim]. */
@@ -85,6 +86,49 @@ static skv_outputs_t outputs_for(const job_t *job, int32_t rank, uint64_t *bits)
   return outputs;
 }
 
+/* Queries [first, first + count) of every sequence, as a prefill in chunks would ask for them. */
+static skv_status_t execute_chunk(job_t *job, skv_plan_t *plan, skv_inputs_t inputs,
+                                  skv_outputs_t outputs, int64_t first, int64_t count,
+                                  void *workspace, size_t workspace_bytes) {
+  const skv_problem_t *p = &job->test->problem;
+  int64_t *lengths = calloc((size_t)p->batch, 3 * sizeof *lengths);
+  int64_t *q_tokens = lengths, *k_tokens = lengths + p->batch, *q_start = k_tokens + p->batch;
+  for (int64_t s = 0; s < p->batch; s++) {
+    int64_t queries = inputs.q_tokens ? inputs.q_tokens[s] : p->q_tokens;
+    int64_t keys = inputs.k_tokens ? inputs.k_tokens[s] : p->kv_capacity_tokens;
+    q_tokens[s] = queries - first < count ? queries - first : count;
+    q_tokens[s] = q_tokens[s] > 0 ? q_tokens[s] : 0;
+    q_start[s] = (inputs.q_start ? inputs.q_start[s] : keys - queries) + first;
+    int64_t seen = q_start[s] + q_tokens[s] > 0 ? q_start[s] + q_tokens[s] : 0;
+    k_tokens[s] = p->causal && seen < keys ? seen : keys;
+  }
+  inputs.q_tokens = q_tokens;
+  inputs.k_tokens = k_tokens;
+  inputs.q_start = q_start;
+  inputs.q.data = (char *)inputs.q.data + first * inputs.q.stride[1] * element_bytes(p->dtype);
+  outputs.o.data =
+      (char *)outputs.o.data + first * outputs.o.stride[1] * element_bytes(p->out_dtype);
+  outputs.lse = outputs.lse ? outputs.lse + first * outputs.lse_stride[1] : NULL;
+  skv_status_t status = skv_execute(plan, &inputs, &outputs, workspace, workspace_bytes, NULL);
+  free(lengths);
+  return status;
+}
+
+static skv_status_t execute_all(job_t *job, skv_plan_t *plan, const skv_inputs_t *inputs,
+                                const skv_outputs_t *outputs, void *workspace,
+                                size_t workspace_bytes) {
+  int64_t chunk = job->way->chunk_queries, queries = job->test->problem.q_tokens;
+  if (!chunk)
+    return skv_execute(plan, inputs, outputs, workspace, workspace_bytes, NULL);
+  for (int64_t first = 0; first < queries; first += chunk) {
+    skv_status_t status =
+        execute_chunk(job, plan, *inputs, *outputs, first, chunk, workspace, workspace_bytes);
+    if (status != SKV_OK)
+      return status;
+  }
+  return SKV_OK;
+}
+
 static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inputs_t *inputs) {
   skv_plan_info_t info = {.struct_bytes = sizeof info};
   uint64_t bits = 0;
@@ -94,7 +138,7 @@ static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inpu
   void *aligned = workspace + (64 - (uintptr_t)workspace % 64) % 64;
   skv_outputs_t outputs = outputs_for(job, rank, &bits);
   skv_status_t status =
-      skv_execute(plan, inputs, &outputs, aligned, (size_t)info.workspace_bytes, NULL);
+      execute_all(job, plan, inputs, &outputs, aligned, (size_t)info.workspace_bytes);
   pthread_mutex_lock(&job->lock);
   job->answer->bits += bits;
   pthread_mutex_unlock(&job->lock);
@@ -136,7 +180,10 @@ static int body(int32_t rank, skv_context_t *context, void *user) {
   skv_plan_options_t options = job->way->options;
   options.struct_bytes = sizeof options;
   skv_plan_t *plan;
-  skv_status_t status = skv_plan_create(&plan, context, &job->test->problem, &options);
+  skv_problem_t problem = job->test->problem;
+  if (job->way->chunk_queries)
+    problem.q_tokens = job->way->chunk_queries;
+  skv_status_t status = skv_plan_create(&plan, context, &problem, &options);
   if (status == SKV_OK)
     status = run(job, rank, context, plan);
   if (status != SKV_OK)
