@@ -71,9 +71,8 @@ static void print_text(const info_t *info, const skv__session_t *session, const 
   printf("order id   %s (32/8 heads of 128, bf16, default leaf and block)\n",
          skv__bits_text(info->order_id).text);
   printf("CPU        %s: %d package%s, %d NUMA node%s, %d cores, %d CPUs\n", info->host.model,
-         (int)info->host.packages, info->host.packages == 1 ? "" : "s",
-         (int)info->host.numa_nodes, info->host.numa_nodes == 1 ? "" : "s",
-         (int)info->host.cores, (int)info->host.cpus);
+         (int)info->host.packages, info->host.packages == 1 ? "" : "s", (int)info->host.numa_nodes,
+         info->host.numa_nodes == 1 ? "" : "s", (int)info->host.cores, (int)info->host.cpus);
   for (int32_t rank = 0; rank < session->ranks; ++rank)
     printf("rank %-5d %s\n", (int)rank, bindings + rank * BINDING_BYTES);
 }

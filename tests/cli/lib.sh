@@ -1,4 +1,5 @@
 # lib.sh: what the scripts beside it share; sourced, not run.
+# shellcheck shell=bash
 set -u
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 splitkv=${SKV_TEST_COMMAND:-$project/build/release/splitkv}
