@@ -79,10 +79,11 @@ static void print_work(const skv__report_t *report) {
          report->session->ranks == 1 ? "" : "s", (int)report->session->binding.threads,
          report->session->binding.threads == 1 ? "" : "s",
          skv_context_kernel(report->session->context));
-  printf("work       %" PRId64 " sequence%s, %" PRId64 " queries, %" PRId64 " keys, %" PRId64
-         "/%" PRId64 " heads of %" PRId64 ", %s%s\n",
-         e->batch, e->batch == 1 ? "" : "s", e->q_tokens, e->k_tokens, e->q_heads, e->kv_heads,
-         e->head_dim, skv__dtype_word(e->dtype), p->causal ? ", causal" : "");
+  printf("work       %" PRId64 " sequence%s, %" PRId64 " queries (%" PRId64 " rows), %" PRId64
+         " keys, %" PRId64 "/%" PRId64 " heads of %" PRId64 ", %s%s\n",
+         e->batch, e->batch == 1 ? "" : "s", e->q_tokens, e->batch * e->q_tokens * e->q_heads,
+         e->k_tokens, e->q_heads, e->kv_heads, e->head_dim, skv__dtype_word(e->dtype),
+         p->causal ? ", causal" : "");
   printf("order      %s, leaf %" PRId64 ", block %" PRId64 ", id %s\n",
          p->order == SKV_ORDER_PINNED ? "pinned" : "free", p->leaf_tokens, p->block_tokens,
          skv__bits_text(skv_order_id(report->session->context, p)).text);
