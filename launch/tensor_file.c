@@ -208,7 +208,7 @@ static skv_status_t read_heads(const skv__tensor_file_t *file, const skv__extent
 skv_status_t skv__tensor_read_tokens(const skv__tensor_file_t *file, skv__tensor_layout_t layout,
                                      int64_t sequence, int64_t begin, int64_t end, void *out,
                                      skv__error_t *error) {
-  skv__extents_t extents;
+  skv__extents_t extents = {0};
   SKV_TRY(skv__tensor_extents(file, layout, &extents, error));
   if (sequence < 0 || sequence >= extents.batch || begin < 0 || begin > end || end > extents.tokens)
     return skv__fail(error, SKV_INTERNAL, "%s: a read outside of the tensor", file->path);

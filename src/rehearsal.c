@@ -96,8 +96,19 @@ static bool record_move(skv__rehearsal_t *rehearsal, const stage_t *stage, int32
   return true;
 }
 
+/* Messages of a round land in any order: all of them may have to wait in the set. */
+static void measure_set(skv__rehearsal_t *rehearsal, const stage_t *stage, int32_t count) {
+  int32_t me = stage->cast->rank, waiting = stage->sets[me].count;
+  for (int32_t i = 0; i < count; i++)
+    if (stage->hops[i].to == me)
+      waiting += stage->node_count[i];
+  if (waiting > rehearsal->peak_nodes)
+    rehearsal->peak_nodes = waiting;
+}
+
 static bool land_hops(skv__rehearsal_t *rehearsal, stage_t *stage, int32_t count, int32_t slice) {
   int32_t me = stage->cast->rank;
+  measure_set(rehearsal, stage, count);
   for (int32_t i = 0; i < count; i++) {
     const skv__hop_t *hop = &stage->hops[i];
     if ((hop->from == me || hop->to == me) && !record_move(rehearsal, stage, i, slice))
@@ -105,8 +116,6 @@ static bool land_hops(skv__rehearsal_t *rehearsal, stage_t *stage, int32_t count
     for (int32_t n = 0; n < stage->node_count[i]; n++)
       if (!insert(stage, hop->to, stage->carried[stage->first_node[i] + n]))
         return false;
-    if (stage->sets[me].count > rehearsal->peak_nodes)
-      rehearsal->peak_nodes = stage->sets[me].count;
     if (hop->copies) /* the receiver finishes the rows and lets them go */
       stage->sets[hop->to].count = 0;
   }
@@ -118,8 +127,8 @@ static bool play_slice(skv__rehearsal_t *rehearsal, stage_t *stage, int32_t slic
   skv__hop_t *all = stage->hops;
   int32_t me = stage->cast->rank, done = 0;
   bool fine = start_slice(stage, slice);
-  if (fine && stage->sets[me].count > rehearsal->peak_nodes)
-    rehearsal->peak_nodes = stage->sets[me].count;
+  if (fine)
+    measure_set(rehearsal, stage, 0);
   for (int32_t round = 0; fine && round < stage->load_rounds; round++) {
     int32_t count = 0;
     while (done + count < hop_count && all[done + count].round == round)

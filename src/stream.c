@@ -285,6 +285,7 @@ skv_status_t skv__stream_run(skv__stream_t *stream, skv__bank_t *bank, const skv
                              const int64_t *k_tokens, void *scratch, unsigned char *buffers,
                              skv_times_t *times, skv__error_t *error) {
   begin(stream, bank, inputs, k_tokens, buffers);
+  insert_unused(stream); /* first, so that no state waits for an EMPTY sibling */
   for (int64_t number = 0; number < stream->chunk_numbers; number++) {
     bool moved;
     SKV_TRY(advance(stream, &moved));
@@ -298,6 +299,5 @@ skv_status_t skv__stream_run(skv__stream_t *stream, skv__bank_t *bank, const skv
   skv__buffer_t *none;
   if (stream->ranks > 1)
     SKV_TRY(await(stream, -1, &none, times));
-  insert_unused(stream);
   return SKV_OK;
 }

@@ -78,7 +78,7 @@ static bool measure_pending(skv__stream_t *stream, int64_t blocks) {
       stream->peak_nodes = set.count > stream->peak_nodes ? set.count : stream->peak_nodes;
     }
   free(set.held);
-  stream->set_capacity = stream->peak_nodes + 1;
+  stream->set_capacity = total + 1;
   stream->slots = stream->peak_nodes + 1 + (per_node > 1 ? stream->ranks : 1);
   return true;
 }
