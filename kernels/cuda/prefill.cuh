@@ -1,0 +1,581 @@
+/* prefill.cuh: attention of many queries on sm_90a. One producer warp copies tiles of Q, K and V to
+ * shared memory; two or three consumer warpgroups of 64 rows each multiply and take turns at
+ * issuing products, so that the softmax of one hides behind the products of the others. CTAs stay
+ * and take row tiles from a counter, longest first.
+ *
+ * A consumer walks its keys left to right in tiles of `kKeys`. The state of the leaf at hand is in
+ * registers. Where a leaf ends, it is folded into the block's state in shared memory; where a block
+ * ends, states of pending nodes on a stack in global memory are merged as the canonical tree says.
+ */
+#ifndef SKV_CUDA_PREFILL_CUH
+#define SKV_CUDA_PREFILL_CUH
+
+#include "kernels/cuda/softmax.cuh"
+
+typedef struct prefill_params {
+  CUtensorMap q, k, v;
+  void *o;
+  int64_t o_stride[3]; /* sequence, token, head */
+  float *lse;
+  int64_t lse_stride[3];
+  const int64_t *q_lengths, *k_lengths, *q_start;
+  int64_t left_tokens, right_tokens;
+  int32_t q_heads, group;  /* group: query heads of a KV head */
+  int32_t row_tiles, band; /* row tiles of a head; heads that are worked on together */
+  int32_t tiles;           /* in all */
+  int32_t leaf_tiles, block_tiles;
+  int32_t stack_levels;
+  float c; /* scale log2(e) */
+  uint32_t *next_tile, *leavers;
+  float4 *stack; /* [CTA][warpgroup][level][1 + head_dim / 8][128] */
+} prefill_params_t;
+
+/* Rows by keys of a tile, stages of K and V, and registers of a thread, by head_dim. The CTA's
+ * registers are those it is launched with: raising more than is lowered would wait for ever. */
+template <int Consumers, int Keys, int Stages, int Producer, int Consumer, int Launched>
+struct tile_shape {
+  static constexpr int kConsumers = Consumers, kRows = 64 * Consumers, kKeys = Keys;
+  static constexpr int kStages = Stages, kThreads = 128 * (1 + Consumers);
+  static constexpr int kProducerRegisters = Producer, kConsumerRegisters = Consumer;
+  static_assert(Producer + Consumers * Consumer <= (1 + Consumers) * Launched, "registers");
+};
+template <int Dim> struct prefill_shape;
+template <> struct prefill_shape<64> : tile_shape<3, 128, 3, 32, 160, 128> {
+  static constexpr bool kBlocks = true; /* blocks of several leaves: their states fit */
+};
+template <> struct prefill_shape<128> : tile_shape<2, 128, 2, 40, 232, 168> {
+  static constexpr bool kBlocks = true;
+};
+template <> struct prefill_shape<256> : tile_shape<2, 64, 2, 24, 240, 168> {
+  static constexpr bool kBlocks = false;
+};
+
+template <int Dim> struct prefill_shared {
+  typedef prefill_shape<Dim> shape;
+  static constexpr int kTileBytes = shape::kKeys * Dim * 2;
+  uint8_t q[shape::kRows * Dim * 2];
+  uint8_t k[shape::kStages][kTileBytes];
+  uint8_t v[shape::kStages][kTileBytes];
+  /* O of the block at hand, as the threads hold it */
+  float4 block[shape::kBlocks ? shape::kConsumers : 1][shape::kBlocks ? Dim / 8 : 1][128];
+  uint64_t q_full, q_empty, v_here;
+  uint64_t k_full[shape::kStages], k_empty[shape::kStages];
+  uint64_t v_full[shape::kStages], v_empty[shape::kStages];
+  int32_t tile; /* valid from q_full to q_empty; -1: no more */
+};
+
+/* A row tile: kRows queries of one head, and the key tiles that some of them see. */
+typedef struct row_tile {
+  int32_t sequence, head, q_begin;
+  int32_t q_length, k_length;
+  int32_t tile_begin, tile_end;
+} row_tile_t;
+
+SKV_DEVICE int32_t clamp_token(int64_t token, int64_t most) {
+  return (int32_t)(token < 0 ? 0 : token < most ? token : most);
+}
+
+/* Longest first within a band of heads whose keys and values share the L2 cache. */
+template <int Rows, int Keys>
+SKV_DEVICE row_tile_t row_tile_at(const prefill_params_t &p, int32_t index) {
+  int32_t a_sequence = p.row_tiles * p.q_heads, a_band = p.row_tiles * p.band;
+  row_tile_t t;
+  t.sequence = index / a_sequence;
+  int32_t rest = index % a_sequence, band = rest / a_band;
+  rest %= a_band;
+  t.head = band * p.band + rest % p.band;
+  t.q_begin = (p.row_tiles - 1 - rest / p.band) * Rows;
+  t.q_length = (int32_t)p.q_lengths[t.sequence];
+  int64_t k_length = p.k_lengths[t.sequence], position = p.q_start[t.sequence] + t.q_begin;
+  t.k_length = (int32_t)k_length;
+  int32_t rows = t.q_length - t.q_begin < Rows ? t.q_length - t.q_begin : Rows;
+  t.tile_begin = clamp_token(position - p.left_tokens, k_length) / Keys;
+  t.tile_end = (clamp_token(position + rows + p.right_tokens, k_length) + Keys - 1) / Keys;
+  if (rows <= 0)
+    t.tile_end = t.tile_begin;
+  return t;
+}
+
+/* ---- the producer ---- */
+
+typedef struct ring {
+  uint32_t stage, parity;
+} ring_t;
+
+template <int Stages> SKV_DEVICE void ring_advance(ring_t *ring) {
+  ring->stage += 1;
+  if (ring->stage == Stages)
+    ring->stage = 0, ring->parity ^= 1;
+}
+
+template <int Dim, int Tokens>
+SKV_DEVICE void load_tile(uint8_t *to, const CUtensorMap *map, uint64_t *full, int32_t token,
+                          int32_t head, int32_t sequence) {
+  barrier_expect(full, Tokens * Dim * 2);
+#pragma unroll
+  for (int slab = 0; slab < Dim / 64; ++slab)
+    tensor_load(to + slab * Tokens * 128, map, full, 64 * slab, token, head, sequence);
+}
+
+/* The last tile of V: rows past the sequence's length may hold anything, and become 0, because a
+ * weight of 0 does not hide a NaN. By the whole warp. */
+template <int Dim>
+SKV_DEVICE void load_last_values(prefill_shared<Dim> *s, ring_t ring, uint32_t *here_parity,
+                                 const prefill_params_t &p, const row_tile_t &t, int32_t token) {
+  typedef prefill_shape<Dim> shape;
+  uint8_t *v = s->v[ring.stage];
+  if (threadIdx.x == 0)
+    load_tile<Dim, shape::kKeys>(v, &p.v, &s->v_here, token, t.head / p.group, t.sequence);
+  barrier_wait(&s->v_here, *here_parity);
+  *here_parity ^= 1;
+  for (int32_t at = (t.k_length - token) * 8 + threadIdx.x; at < shape::kKeys * 8; at += 32)
+#pragma unroll
+    for (int slab = 0; slab < Dim / 64; ++slab)
+      *(uint4 *)(v + slab * shape::kKeys * 128 + at * 16) = make_uint4(0, 0, 0, 0);
+  proxy_fence();
+  __syncwarp();
+  if (threadIdx.x == 0)
+    barrier_arrive(&s->v_full[ring.stage]);
+}
+
+template <int Dim> SKV_DEVICE void produce(prefill_shared<Dim> *s, const prefill_params_t &p) {
+  typedef prefill_shape<Dim> shape;
+  ring_t k_ring = {0, 1}, v_ring = {0, 1}; /* waiting on an unused buffer's parity 1 returns */
+  uint32_t q_parity = 1, here_parity = 0;
+  for (;;) {
+    int32_t index = 0;
+    if (threadIdx.x == 0)
+      index = (int32_t)atomicAdd(p.next_tile, 1);
+    index = __shfl_sync(0xffffffff, index, 0);
+    bool more = index < p.tiles;
+    row_tile_t t;
+    if (more)
+      t = row_tile_at<shape::kRows, shape::kKeys>(p, index);
+    barrier_wait(&s->q_empty, q_parity);
+    q_parity ^= 1;
+    if (threadIdx.x == 0) {
+      s->tile = more ? index : -1;
+      if (more && t.tile_begin < t.tile_end)
+        load_tile<Dim, shape::kRows>(s->q, &p.q, &s->q_full, t.q_begin, t.head, t.sequence);
+      else
+        barrier_arrive(&s->q_full);
+    }
+    if (!more)
+      return;
+    for (int32_t tile = t.tile_begin; tile < t.tile_end; ++tile) {
+      int32_t token = tile * shape::kKeys;
+      barrier_wait(&s->k_empty[k_ring.stage], k_ring.parity);
+      if (threadIdx.x == 0)
+        load_tile<Dim, shape::kKeys>(s->k[k_ring.stage], &p.k, &s->k_full[k_ring.stage], token,
+                                     t.head / p.group, t.sequence);
+      ring_advance<shape::kStages>(&k_ring);
+      barrier_wait(&s->v_empty[v_ring.stage], v_ring.parity);
+      if (token + shape::kKeys > t.k_length)
+        load_last_values<Dim>(s, v_ring, &here_parity, p, t, token);
+      else if (threadIdx.x == 0)
+        load_tile<Dim, shape::kKeys>(s->v[v_ring.stage], &p.v, &s->v_full[v_ring.stage], token,
+                                     t.head / p.group, t.sequence);
+      ring_advance<shape::kStages>(&v_ring);
+      __syncwarp();
+    }
+  }
+}
+
+/* ---- a consumer's products ---- */
+
+template <typename Type, int Dim, int Keys>
+SKV_DEVICE void issue_scores(float (&s)[Keys / 2], const uint8_t *q, const uint8_t *k) {
+  constexpr int kRows = prefill_shape<Dim>::kRows;
+#pragma unroll
+  for (int step = 0; step < Dim / 16; ++step)
+    wgmma<Type, Keys>::ss(s, descriptor_rows(q) + step / 4 * (kRows * 8) + step % 4 * 2,
+                          descriptor_rows(k) + step / 4 * (Keys * 8) + step % 4 * 2, step > 0);
+  wgmma_commit();
+}
+
+template <typename Type, int Dim, int Keys>
+SKV_DEVICE void issue_values(float (&o)[Dim / 2], const uint32_t (&p)[Keys / 4], const uint8_t *v,
+                             int keep) {
+#pragma unroll
+  for (int step = 0; step < Keys / 16; ++step)
+    wgmma<Type, Dim>::rs(o, p + 4 * step, descriptor_columns(v, Keys * 128) + 128 * step,
+                         step > 0 ? 1 : keep);
+  wgmma_commit();
+}
+
+/* ---- the state of a block, and pending nodes ---- */
+
+/* What a consumer warpgroup has of its 64 rows besides the leaf at hand. */
+typedef struct pending {
+  rows_t block; /* of the leaves of this block that have ended */
+  bool block_started;
+  uint32_t levels; /* which levels of the stack hold a node */
+} pending_t;
+
+/* o = merge(left, o). `left` is [Count / 4][128]. */
+template <int Count>
+SKV_DEVICE void merge_left(float (&o)[Count], const float4 *left, uint32_t thread,
+                           const float (&wl)[2], const float (&wr)[2]) {
+  bool plain = !__any_sync(0xffffffff, wl[0] != 1.0f || wl[1] != 1.0f);
+#pragma unroll
+  for (int i = 0; i < Count / 4; ++i) {
+    float4 l = left[i * 128 + thread];
+    if (!plain)
+      l.x *= wl[0], l.y *= wl[0], l.z *= wl[1], l.w *= wl[1];
+    o[4 * i] = __fmaf_rn(o[4 * i], wr[0], l.x);
+    o[4 * i + 1] = __fmaf_rn(o[4 * i + 1], wr[0], l.y);
+    o[4 * i + 2] = __fmaf_rn(o[4 * i + 2], wr[1], l.z);
+    o[4 * i + 3] = __fmaf_rn(o[4 * i + 3], wr[1], l.w);
+  }
+}
+
+template <int Count>
+SKV_DEVICE void store_image(float4 *to, uint32_t thread, const float (&o)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count / 4; ++i)
+    to[i * 128 + thread] = make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
+}
+
+template <int Dim>
+SKV_DEVICE float4 *stack_slot(const prefill_params_t &p, uint32_t warpgroup, int32_t level) {
+  int64_t group = (int64_t)blockIdx.x * prefill_shape<Dim>::kConsumers + warpgroup;
+  int64_t slot = group * p.stack_levels + level;
+  return p.stack + slot * (1 + Dim / 8) * 128;
+}
+
+template <int Dim>
+SKV_DEVICE void pop_node(const prefill_params_t &p, float (&o)[Dim / 2], rows_t *rows,
+                         uint32_t warpgroup, uint32_t thread, int32_t level) {
+  const float4 *slot = stack_slot<Dim>(p, warpgroup, level);
+  float4 head = slot[thread];
+  rows_t left = {{head.x, head.y}, {head.z, head.w}};
+  float wl[2], wr[2];
+  merge_rows(&left, rows, wl, wr);
+  merge_left(o, slot + 128, thread, wl, wr);
+}
+
+template <int Dim>
+SKV_DEVICE void push_node(const prefill_params_t &p, const float (&o)[Dim / 2], const rows_t *rows,
+                          uint32_t warpgroup, uint32_t thread, int32_t level) {
+  float4 *slot = stack_slot<Dim>(p, warpgroup, level);
+  slot[thread] = make_float4(rows->e[0], rows->e[1], rows->l[0], rows->l[1]);
+  store_image(slot + 128, thread, o);
+}
+
+/* The leaf that ends before key tile `tile` becomes part of its block, and a block that ends there
+ * part of the tree. */
+template <int Dim>
+SKV_DEVICE void end_leaf(const prefill_params_t &p, float (&o)[Dim / 2], rows_t rows,
+                         pending_t *pending, float4 *block, uint32_t warpgroup, uint32_t thread,
+                         int32_t tile) {
+  leaf_end(&rows);
+  if (prefill_shape<Dim>::kBlocks && pending->block_started) {
+    float wl[2], wr[2];
+    merge_rows(&pending->block, &rows, wl, wr);
+    merge_left(o, block, thread, wl, wr);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Dim / 2; ++i)
+      o[i] += 0.0f;
+  }
+  pending->block_started = prefill_shape<Dim>::kBlocks && tile % p.block_tiles != 0;
+  if (pending->block_started) {
+    pending->block = rows;
+    store_image(block, thread, o);
+    return;
+  }
+  int32_t index = tile / p.block_tiles - 1, level = 0;
+  for (; index >> level & 1; ++level)
+    if (pending->levels >> level & 1) {
+      pop_node<Dim>(p, o, &rows, warpgroup, thread, level);
+      pending->levels &= ~(1u << level);
+    }
+  push_node<Dim>(p, o, &rows, warpgroup, thread, level);
+  pending->levels |= 1u << level;
+}
+
+/* The last leaf, its block, and the pending nodes from the right: the root. */
+template <int Dim>
+SKV_DEVICE void end_rows(const prefill_params_t &p, float (&o)[Dim / 2], rows_t *rows,
+                         pending_t *pending, const float4 *block, uint32_t warpgroup,
+                         uint32_t thread) {
+  leaf_end(rows);
+  float wl[2], wr[2];
+  if (prefill_shape<Dim>::kBlocks && pending->block_started) {
+    merge_rows(&pending->block, rows, wl, wr);
+    merge_left(o, block, thread, wl, wr);
+  }
+  for (int32_t level = 0; pending->levels >> level; ++level)
+    if (pending->levels >> level & 1)
+      pop_node<Dim>(p, o, rows, warpgroup, thread, level);
+}
+
+/* ---- results ---- */
+
+/* o = o / l as skv__state_output rounds it. With r the nearest to 1 / l, two corrections give the
+ * nearest to o / l while no intermediate result leaves the normal range. */
+template <int Count> SKV_DEVICE void divide_rows(float (&o)[Count], const rows_t &rows) {
+  bool plain = true;
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    plain &= rows.l[r] > 0x1p-40f && rows.l[r] < 0x1p40f && !skv__is_empty(rows.e[r]);
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    o[i] += 0.0f;
+    plain &= fabsf(o[i]) > 0x1p-60f && fabsf(o[i]) < 0x1p60f;
+  }
+  if (__all_sync(0xffffffff, plain)) {
+    float inverse[2] = {__frcp_rn(rows.l[0]), __frcp_rn(rows.l[1])};
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      float l = rows.l[i / 2 % 2], r = inverse[i / 2 % 2], q = o[i] * r;
+      q = __fmaf_rn(__fmaf_rn(-q, l, o[i]), r, q);
+      o[i] = __fmaf_rn(__fmaf_rn(-q, l, o[i]), r, q);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    o[i] = skv__state_output(rows.e[i / 2 % 2], rows.l[i / 2 % 2], o[i]);
+}
+
+template <typename Type, int Dim>
+SKV_DEVICE void write_rows(const prefill_params_t &p, const row_tile_t &t, float (&o)[Dim / 2],
+                           const rows_t &rows, int32_t row) {
+  divide_rows(o, rows);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    int32_t query = t.q_begin + row + 8 * r;
+    if (query >= t.q_length)
+      continue;
+    uint16_t *out = (uint16_t *)p.o + t.sequence * p.o_stride[0] + query * p.o_stride[1] +
+                    t.head * p.o_stride[2] + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < Dim / 8; ++i)
+      *(uint32_t *)(out + 8 * i) = pack<Type>(o[4 * i + 2 * r], o[4 * i + 2 * r + 1]);
+    if (p.lse && threadIdx.x % 4 == 0)
+      p.lse[t.sequence * p.lse_stride[0] + query * p.lse_stride[1] + t.head * p.lse_stride[2]] =
+          skv__state_lse(rows.e[r], rows.l[r]);
+  }
+}
+
+/* ---- a consumer ---- */
+
+/* Keys that the thread's rows see. */
+SKV_DEVICE void row_limits(const prefill_params_t &p, const row_tile_t &t, int32_t row,
+                           int32_t (&low)[2], int32_t (&high)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    int64_t position = p.q_start[t.sequence] + t.q_begin + row + 8 * r;
+    low[r] = clamp_token(position - p.left_tokens, t.k_length);
+    high[r] = clamp_token(position + p.right_tokens + 1, t.k_length);
+  }
+}
+
+/* The keys that all 64 rows from `row` on see: tiles inside need no mask. */
+SKV_DEVICE void common_limits(const prefill_params_t &p, const row_tile_t &t, int32_t row,
+                              int32_t *low, int32_t *high) {
+  int64_t position = p.q_start[t.sequence] + t.q_begin + row;
+  *low = clamp_token(position + 63 - p.left_tokens, t.k_length);
+  *high = clamp_token(position + p.right_tokens + 1, t.k_length);
+}
+
+/* Where a consumer warpgroup is. */
+template <int Dim> struct consumer {
+  uint32_t warpgroup, thread, my_turn, next_turn;
+  int32_t low[2], high[2]; /* keys that the thread's rows see */
+  ring_t k_ring, v_ring;
+  rows_t rows;
+  pending_t pending;
+  int32_t keep; /* 0: the next products of weights and values start a leaf */
+  float o[Dim / 2], scores[prefill_shape<Dim>::kKeys / 2];
+  uint32_t weights[prefill_shape<Dim>::kKeys / 4];
+};
+
+SKV_DEVICE void arrive_as_warp(uint64_t *barrier) {
+  if (threadIdx.x % 32 == 0)
+    barrier_arrive(barrier);
+}
+
+/* ptxas would move the wait that follows up to the first shuffle, and the softmax would hide
+ * nothing. It keeps the wait behind this instruction, which needs the masses and never runs: a mass
+ * is not negative. */
+SKV_DEVICE void finish_softmax(const rows_t &rows) {
+  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(
+                   rows.l[0] + rows.l[1])
+               : "memory");
+}
+
+template <int Dim, bool Masked>
+SKV_DEVICE void soften(const prefill_params_t &p, consumer<Dim> *me, float (&factor)[2],
+                       int32_t tile) {
+  constexpr int kKeys = prefill_shape<Dim>::kKeys;
+  if (Masked)
+    mask_scores<kKeys>(me->scores, tile * kKeys + 2 * (int32_t)(me->thread % 4), me->low, me->high);
+  softmax_tile<kKeys>(me->scores, &me->rows, factor, p.c);
+}
+
+/* The first tile of a row tile: its scores have nothing to hide behind. */
+template <typename Type, int Dim>
+SKV_DEVICE void first_tile(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
+                           const uint8_t *q, int32_t tile) {
+  float factor[2];
+  barrier_wait(&s->k_full[me->k_ring.stage], me->k_ring.parity);
+  wgmma_pin(me->scores);
+  wgmma_begin();
+  issue_scores<Type, Dim, prefill_shape<Dim>::kKeys>(me->scores, q, s->k[me->k_ring.stage]);
+  wgmma_wait<0>();
+  wgmma_pin(me->scores);
+  arrive_as_warp(&s->k_empty[me->k_ring.stage]);
+  ring_advance<prefill_shape<Dim>::kStages>(&me->k_ring);
+  soften<Dim, true>(p, me, factor, tile);
+  pack_weights<Type, prefill_shape<Dim>::kKeys>(me->weights, me->scores);
+}
+
+/* Scores of `tile`, and values of the tile before it. No branch from the first product to the last
+ * wait. */
+template <typename Type, int Dim, bool Pinned, bool Masked>
+SKV_DEVICE void next_tile(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
+                          const uint8_t *q, int32_t tile) {
+  typedef prefill_shape<Dim> shape;
+  float factor[2];
+  bool new_leaf = Pinned && tile % p.leaf_tiles == 0;
+  rows_t ended = me->rows;
+  if (new_leaf)
+    me->rows = rows_empty();
+  barrier_wait(&s->k_full[me->k_ring.stage], me->k_ring.parity);
+  barrier_wait(&s->v_full[me->v_ring.stage], me->v_ring.parity);
+  named_sync(me->my_turn, 256);
+  wgmma_pin(me->scores);
+  wgmma_pin(me->weights);
+  wgmma_pin(me->o);
+  wgmma_begin();
+  issue_scores<Type, Dim, prefill_shape<Dim>::kKeys>(me->scores, q, s->k[me->k_ring.stage]);
+  issue_values<Type, Dim, prefill_shape<Dim>::kKeys>(me->o, me->weights, s->v[me->v_ring.stage],
+                                                     me->keep);
+  named_arrive(me->next_turn, 256);
+  wgmma_wait<1>();
+  wgmma_pin(me->scores);
+  arrive_as_warp(&s->k_empty[me->k_ring.stage]);
+  soften<Dim, Masked>(p, me, factor, tile);
+  wgmma_pin(me->scores);
+  finish_softmax(me->rows);
+  wgmma_wait<0>();
+  wgmma_pin(me->o);
+  arrive_as_warp(&s->v_empty[me->v_ring.stage]);
+  ring_advance<shape::kStages>(&me->k_ring);
+  ring_advance<shape::kStages>(&me->v_ring);
+  me->keep = !new_leaf;
+  if (new_leaf)
+    end_leaf<Dim>(p, me->o, ended, &me->pending, &s->block[me->warpgroup][0][0], me->warpgroup,
+                  me->thread, tile);
+  else
+    scale_rows(me->o, factor);
+  pack_weights<Type, prefill_shape<Dim>::kKeys>(me->weights, me->scores);
+}
+
+template <typename Type, int Dim>
+SKV_DEVICE void last_values(prefill_shared<Dim> *s, consumer<Dim> *me) {
+  barrier_wait(&s->v_full[me->v_ring.stage], me->v_ring.parity);
+  wgmma_pin(me->weights);
+  wgmma_pin(me->o);
+  wgmma_begin();
+  issue_values<Type, Dim, prefill_shape<Dim>::kKeys>(me->o, me->weights, s->v[me->v_ring.stage],
+                                                     me->keep);
+  wgmma_wait<0>();
+  wgmma_pin(me->o);
+  arrive_as_warp(&s->v_empty[me->v_ring.stage]);
+  ring_advance<prefill_shape<Dim>::kStages>(&me->v_ring);
+}
+
+template <typename Type, int Dim, bool Pinned>
+SKV_DEVICE void attend_rows(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
+                            const row_tile_t &t, int32_t row) {
+  constexpr int kKeys = prefill_shape<Dim>::kKeys;
+  int32_t common_low, common_high;
+  const uint8_t *q = s->q + me->warpgroup * 64 * 128;
+  me->rows = rows_empty();
+  me->pending.block_started = false, me->pending.levels = 0;
+  me->keep = 0;
+#pragma unroll
+  for (int i = 0; i < Dim / 2; ++i)
+    me->o[i] = 0.0f;
+  if (t.tile_begin == t.tile_end) {
+    arrive_as_warp(&s->q_empty);
+    return;
+  }
+  row_limits(p, t, row, me->low, me->high);
+  common_limits(p, t, 64 * me->warpgroup, &common_low, &common_high);
+  first_tile<Type, Dim>(s, p, me, q, t.tile_begin);
+  for (int32_t tile = t.tile_begin + 1; tile < t.tile_end; ++tile)
+    if (tile * kKeys < common_low || tile * kKeys + kKeys > common_high)
+      next_tile<Type, Dim, Pinned, true>(s, p, me, q, tile);
+    else
+      next_tile<Type, Dim, Pinned, false>(s, p, me, q, tile);
+  arrive_as_warp(&s->q_empty);
+  last_values<Type, Dim>(s, me);
+}
+
+template <typename Type, int Dim, bool Pinned>
+SKV_DEVICE void consume(prefill_shared<Dim> *s, const prefill_params_t &p) {
+  typedef prefill_shape<Dim> shape;
+  consumer<Dim> me;
+  me.warpgroup = threadIdx.x / 128 - 1, me.thread = threadIdx.x % 128;
+  me.my_turn = 1 + me.warpgroup, me.next_turn = 1 + (me.warpgroup + 1) % shape::kConsumers;
+  me.k_ring = me.v_ring = (ring_t){0, 0};
+  const int32_t row = 64 * me.warpgroup + me.thread / 32 * 16 + me.thread % 32 / 4;
+  uint32_t q_parity = 0;
+  if (me.warpgroup == shape::kConsumers - 1)
+    named_arrive(me.next_turn, 256);
+  for (;;) {
+    barrier_wait(&s->q_full, q_parity);
+    q_parity ^= 1;
+    int32_t index = s->tile;
+    if (index < 0)
+      break;
+    row_tile_t t = row_tile_at<shape::kRows, shape::kKeys>(p, index);
+    attend_rows<Type, Dim, Pinned>(s, p, &me, t, row);
+    if (Pinned)
+      end_rows<Dim>(p, me.o, &me.rows, &me.pending, &s->block[me.warpgroup][0][0], me.warpgroup,
+                    me.thread);
+    else
+      leaf_end(&me.rows);
+    write_rows<Type, Dim>(p, t, me.o, me.rows, row);
+  }
+  if (me.warpgroup == 0)
+    named_sync(me.my_turn, 256); /* takes the last turn that was given */
+}
+
+/* ---- the kernel ---- */
+
+template <typename Type, int Dim, bool Pinned>
+__global__ void __launch_bounds__(prefill_shape<Dim>::kThreads, 1)
+    prefill(const __grid_constant__ prefill_params_t p) {
+  typedef prefill_shape<Dim> shape;
+  extern __shared__ __align__(1024) uint8_t memory[];
+  prefill_shared<Dim> *s = (prefill_shared<Dim> *)memory;
+  if (threadIdx.x == 0) {
+    tensor_prefetch(&p.q), tensor_prefetch(&p.k), tensor_prefetch(&p.v);
+    barrier_init(&s->q_full, 1), barrier_init(&s->q_empty, 4 * shape::kConsumers),
+        barrier_init(&s->v_here, 1);
+    for (int stage = 0; stage < shape::kStages; ++stage) {
+      barrier_init(&s->k_full[stage], 1), barrier_init(&s->k_empty[stage], 4 * shape::kConsumers);
+      barrier_init(&s->v_full[stage], 1), barrier_init(&s->v_empty[stage], 4 * shape::kConsumers);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    registers_lower<shape::kProducerRegisters>();
+    if (threadIdx.x < 32)
+      produce<Dim>(s, p);
+  } else {
+    registers_raise<shape::kConsumerRegisters>();
+    consume<Type, Dim, Pinned>(s, p);
+  }
+  /* The last CTA to leave puts the counters back for the next launch. */
+  if (threadIdx.x == 0 && atomicAdd(p.leavers, 1) == gridDim.x - 1)
+    *p.next_tile = 0, *p.leavers = 0;
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* ptx.cuh: the Hopper instructions that CUDA C has no words for: mbarriers, bulk tensor copies,
+ * proxies, named barriers, register budgets. One function an instruction. */
+#ifndef SKV_CUDA_PTX_CUH
+#define SKV_CUDA_PTX_CUH
+
+#include <stdint.h>
+
+#include <cuda.h>
+
+#define SKV_DEVICE static __device__ __forceinline__
+
+SKV_DEVICE uint32_t shared_address(const void *pointer) {
+  return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* ---- mbarriers ---- */
+
+SKV_DEVICE void barrier_init(uint64_t *barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals));
+}
+
+/* After the inits, before anybody uses the barriers through the async proxy. */
+SKV_DEVICE void barrier_init_fence(void) {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+SKV_DEVICE void barrier_arrive(uint64_t *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+
+SKV_DEVICE void barrier_expect(uint64_t *barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+SKV_DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity) {
+  asm volatile("{\n"
+               ".reg .pred done;\n"
+               "again:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@done bra ready;\n"
+               "bra again;\n"
+               "ready:\n"
+               "}" ::"r"(shared_address(barrier)),
+               "r"(parity)
+               : "memory");
+}
+
+/* ---- bulk tensor copies ---- */
+
+SKV_DEVICE void tensor_prefetch(const CUtensorMap *map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* A box of (head_dim, token, head, sequence) to shared memory; completes on `barrier`. */
+SKV_DEVICE void tensor_load(void *to, const CUtensorMap *map, uint64_t *barrier, int32_t column,
+                            int32_t token, int32_t head, int32_t sequence) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
+               "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(token), "r"(head),
+               "r"(sequence)
+               : "memory");
+}
+
+/* Ordinary shared-memory stores before it are seen by wgmma and bulk copies after the next barrier.
+ */
+SKV_DEVICE void proxy_fence(void) {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- named barriers (1 to 15) ---- */
+
+SKV_DEVICE void named_sync(uint32_t name, uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+SKV_DEVICE void named_arrive(uint32_t name, uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+
+/* ---- registers a thread of this warpgroup may use from here on ---- */
+
+template <int Registers> SKV_DEVICE void registers_raise(void) {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+template <int Registers> SKV_DEVICE void registers_lower(void) {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+/* 2^x, about 2 ulp; 0 below -126. Part of the pinned order of sm_90 leaves. */
+SKV_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#endif
