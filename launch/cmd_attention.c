@@ -61,8 +61,8 @@ static int start(const skv__job_options_t *job, skv__error_t *usage) {
     skv__complain(usage);
     return SKV__EXIT_USAGE;
   }
-  skv__job_options_t defaults = skv__job_defaults(job->decode);
-  skv__session_options_t options = skv__job_session(usage->status == SKV_OK ? job : &defaults);
+  /* What is wrong with one rank's line is told to all, at the --timeout that all were given. */
+  skv__session_options_t options = skv__job_session(job);
   skv__session_t session;
   int code;
   if (skv__session_open(&session, &options, &error) != SKV_OK)

@@ -8,6 +8,7 @@
 #include "launch/exit_codes.h"
 #include "launch/launcher.h"
 #include "launch/options.h"
+#include "launch/siblings.h"
 #ifdef SKV_HAVE_MPI
 #include "launch/watchdog.h"
 #include "skv_mpi.h"
@@ -147,8 +148,14 @@ static bool is_broken(const skv__session_t *session) {
 }
 
 int skv__session_complain(const skv__session_t *session, const skv__error_t *error, bool usage) {
+  skv__error_t told = *error;
+  char cause[64];
+  if (is_fatal(error->status) && skv__siblings_blame(cause, sizeof cause, false)) {
+    size_t bytes = strlen(told.text);
+    snprintf(told.text + bytes, sizeof told.text - bytes, "; %s", cause);
+  }
   if (is_fatal(error->status) || is_broken(session) || skv__session_speaks(session))
-    skv__complain(error);
+    skv__complain(&told);
   return usage && error->status == SKV_INVALID ? SKV__EXIT_USAGE : skv__exit_code(error->status);
 }
 

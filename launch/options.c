@@ -93,36 +93,51 @@ static skv_status_t read_value(const skv__option_t *option, const char *text, sk
   }
 }
 
+/* After these the rest of the line can still be read. */
+static bool is_bad_word(int32_t code) {
+  return code == POPT_ERROR_BADOPT || code == POPT_ERROR_NOARG || code == POPT_ERROR_UNWANTEDARG;
+}
+
+static void refuse_word(const char *command, const skv__option_t *options, int32_t count,
+                        poptContext parser, int32_t code, skv__error_t *error) {
+  const char *bad = poptBadOption(parser, POPT_BADOPTION_NOALIAS);
+  if (code == POPT_ERROR_BADOPT)
+    unknown_option(command, options, count, bad, error);
+  else
+    skv__fail(error, SKV_INVALID, "%.80s: %s; see splitkv %s --help", bad,
+              code == POPT_ERROR_NOARG         ? "needs a value"
+              : code == POPT_ERROR_UNWANTEDARG ? "takes no value"
+                                               : poptStrerror(code),
+              command);
+}
+
 /* Walk the options that popt finds. */
 static skv_status_t read_all(const char *command, const skv__option_t *options, int32_t count,
                              skv__arguments_t *arguments, skv__error_t *error) {
   poptContext parser = arguments->parser;
   bool given[OPTION_MAX] = {false};
   int32_t code;
-  while ((code = poptGetNextOpt(parser)) > 0) {
+  while ((code = poptGetNextOpt(parser)) > 0 || is_bad_word(code)) {
+    if (code < 0) {
+      refuse_word(command, options, count, parser, code, error);
+      continue;
+    }
     char *text = poptGetOptArg(parser);
     if (text)
       arguments->texts[arguments->text_count++] = text;
     if (code > count) {
-      arguments->help = true;
-      return SKV_OK;
+      arguments->help = error->status == SKV_OK;
+      return error->status;
     }
     const skv__option_t *option = &options[code - 1];
     if (given[code - 1] || arguments->text_count == OPTION_MAX)
       return skv__fail(error, SKV_INVALID, "--%s is given twice", option->name);
     given[code - 1] = true;
-    SKV_TRY(read_value(option, text ? text : "", error));
+    read_value(option, text ? text : "", error);
   }
-  const char *bad = poptBadOption(parser, POPT_BADOPTION_NOALIAS);
-  if (code == POPT_ERROR_BADOPT)
-    return unknown_option(command, options, count, bad, error);
   if (code < -1)
-    return skv__fail(error, SKV_INVALID, "%.80s: %s; see splitkv %s --help", bad,
-                     code == POPT_ERROR_NOARG         ? "needs a value"
-                     : code == POPT_ERROR_UNWANTEDARG ? "takes no value"
-                                                      : poptStrerror(code),
-                     command);
-  return SKV_OK;
+    refuse_word(command, options, count, parser, code, error);
+  return error->status;
 }
 
 static skv_status_t read_words(const char *command, skv__arguments_t *arguments,

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "launch/siblings.h"
+
 /* The process has one: it guards the process, not an object. */
 static struct {
   const char *phase;
@@ -34,12 +36,15 @@ static const char *launcher_rank(void) {
 
 /* The process is in a state that nobody knows: no stdio, no exit handlers. */
 static void expire(void) {
-  char line[256];
+  char line[320], cause[64];
   const char *rank = launcher_rank();
-  int bytes = snprintf(line, sizeof line,
-                       "splitkv: rank %.15s: %.60s took longer than %.1f s; another rank has died, "
-                       "stopped, or did not start: see its output, or raise --timeout\n",
-                       rank ? rank : "unknown", watchdog.phase, watchdog.seconds);
+  if (!skv__siblings_blame(cause, sizeof cause, true))
+    snprintf(cause, sizeof cause, "another rank has died, stopped, or did not start");
+  int bytes =
+      snprintf(line, sizeof line,
+               "splitkv: rank %.15s: %.60s took longer than %.1f s; %s: see its output, or raise "
+               "--timeout\n",
+               rank ? rank : "unknown", watchdog.phase, watchdog.seconds, cause);
   if (write(STDERR_FILENO, line, (size_t)bytes) < 0) {
     /* nobody listens: the exit code has to do */
   }
