@@ -37,6 +37,13 @@ expect 0 "" mpi 3 $seeded --json --check
 [ "$(wc -l <out)" = 1 ] && head -c 1 out | grep -q '{' || fail "not one object: $(cat out)"
 grep -q '"bits":"[0-9a-f]\{16\}"' out || fail "no bits in $(cat out)"
 
+# info works with and without a launcher, and shows every rank's binding.
+expect 0 "" "$splitkv" info --json
+expect 0 "" mpi 2 info
+[ "$(grep -c '^rank [01] *CPUs' out)" = 2 ] || fail "no bindings: $(cat out)"
+expect 0 "" "$splitkv" info --bind none --threads 1
+grep -q '1 thread; not bound' out || fail "bound in spite of --bind none: $(cat out)"
+
 # Help is printed once, whatever the number of ranks.
 expect 0 "" mpi 3 prefill --help
 [ "$(grep -c '^examples:' out)" = 1 ] || fail "help from several ranks"
