@@ -17,7 +17,7 @@ typedef struct skv__order_log skv__order_log_t;
 skv__order_log_t *skv__order_log_create(int32_t rank, int64_t value_head_dim, bool with_states);
 void skv__order_log_free(skv__order_log_t *log);
 /* Goes into skv_plan_options_t.observer, with the log as its user. */
-void skv__order_log_observe(void *log, const skv_node_event_t *event);
+void skv__order_log_observe(void *user, const skv_node_event_t *event);
 /* The events that follow belong to the next execute. */
 void skv__order_log_next_call(skv__order_log_t *log);
 /* Collective: rank 0 collects what all ranks recorded and writes the file, or both files. */

@@ -20,6 +20,6 @@ typedef skv_status_t (*skv__comm_opener_t)(skv__comm_t **comm, double timeout_se
 /* Opens the comm, then agrees with the other ranks: what fails on one rank fails on all. A failed
  * create leaves a context that only holds the error text, as the public constructors do. */
 skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t open, void *argument,
-                                 const skv_context_options_t *options);
+                                 const skv_context_options_t *given);
 
 #endif

@@ -44,7 +44,8 @@ Test(leaf, every_head_dim_and_value_head_dim) {
       problem.scale = (float)(1 / sqrt((double)dims[d]));
       problem.causal = v % 2;
       problem.dtype = (skv_dtype_t)((d + v) % 3);
-      kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, (uint64_t)(100 * d + v + 1));
+      kit_case_t *test =
+          kit_case_create(&problem, NULL, NULL, false, 100 * (uint64_t)d + (uint64_t)v + 1);
       expect_right(test, &(leaf_way_t){.threads = 2});
       kit_case_free(test);
     }

@@ -30,7 +30,7 @@ static inline double bench_now(void) {
       _Pragma("GCC unroll 12") for (int i = 0; i < 12; ++i) __asm__("" : "+v"(c[i]));              \
     }                                                                                              \
     _Pragma("GCC unroll 12") for (int i = 0; i < 12; ++i) __asm__ volatile("" : : "v"(c[i]));      \
-    return (double)rounds * 12 * 2 * (double)(sizeof(VECTOR) / sizeof(float));                     \
+    return (double)rounds * 12 * 2 * sizeof(VECTOR) / sizeof(float);                               \
   }
 
 BENCH_FMA_LOOP(bench_fma_256, "avx2,fma", __m256, _mm256)

@@ -174,11 +174,11 @@ static const skv__transport_t threads_transport = {.name = "threads",
                                                    .cancel = cancel,
                                                    .destroy = destroy};
 
-skv_status_t kit_world_open(skv__comm_t **comm, double timeout_seconds, void *argument,
+skv_status_t kit_world_open(skv__comm_t **comm, double timeout_seconds, void *seat,
                             skv__error_t *error) {
-  const kit_seat_t *given = argument;
-  kit_seat_t *seat = malloc(sizeof *seat);
-  *seat = *given;
-  return skv__comm_create(comm, &threads_transport, seat, seat->rank, seat->world->ranks,
+  const kit_seat_t *given = seat;
+  kit_seat_t *mine = malloc(sizeof *mine);
+  *mine = *given;
+  return skv__comm_create(comm, &threads_transport, mine, mine->rank, mine->world->ranks,
                           timeout_seconds, error);
 }
