@@ -29,7 +29,8 @@ expect 2 "" env PMI_SIZE=2 PMI_RANK=1 "$splitkv" $seeded
 expect 2 "another MPI" env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$splitkv" $seeded
 # A shell inside an allocation is no parallel job.
 expect 0 "" env SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_JOB_ID=1 "$splitkv" $seeded
-expect 0 "" env SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 "$splitkv" $seeded
+expect 0 "" env SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 "$splitkv" info --json
+grep -q '"mpi_started":false' out || fail "MPI was started for a shell in an allocation"
 expect 2 "one process" mpi 2 $seeded --transport self
 
 # --json is one object on stdout and nothing else.
