@@ -201,7 +201,7 @@ SKV_FN float skv__tanh(float x) {
   p = skv__fma(p, square, SKV__TANH_C0);
   float near = skv__fma(a * square, p, a);
   float t = skv__exp2(a * SKV__TANH_EXP2_SCALE);
-  float far = skv__divide(1.0f - t, 1.0f + t);
+  float far = 1.0f - skv__divide(t + t, 1.0f + t);
   float magnitude = a < SKV__TANH_SMALL ? near : far;
   return skv__canonical(skv__bits_float(skv__float_bits(magnitude) | sign));
 }
@@ -287,10 +287,13 @@ SKV_FN void skv__merge_row(float *left_o, float *left_e, float *left_l, const fl
 
 /* ---- the root: from a state to (O, LSE) ---- */
 
+/* A mass of 0 (all keys below the range of exponents) is NaN here as in the output: -inf would say
+ * EMPTY. */
 SKV_FN float skv__state_lse(float e, float l) {
   if (skv__is_empty(e))
     return e;
-  return skv__canonical(skv__fma(e, SKV__LN2, skv__log(l)));
+  float lse = skv__canonical(skv__fma(e, SKV__LN2, skv__log(l)));
+  return l == 0.0f ? skv__bits_float(SKV__NAN_BITS) : lse;
 }
 
 SKV_FN float skv__state_output(float e, float l, float o) {

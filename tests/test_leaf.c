@@ -143,3 +143,37 @@ Test(leaf, infinite_logits) {
   leaf_free(&result);
   kit_case_free(test);
 }
+
+/* Base-2 logits past +-2^30, where the exponent ends: above, the row is NaN; below, keys weigh
+ * nothing, and a row without another key is NaN. Row 3 stays just inside. */
+static void expect_limits(const char *kernel) {
+  skv_problem_t problem = small_problem();
+  problem.q_heads = problem.kv_heads = 1, problem.q_tokens = 4;
+  problem.head_dim = 1, problem.scale = 3e9f;
+  const int64_t q_tokens[] = {4}, k_tokens[] = {300};
+  kit_case_t *test = kit_case_create(&problem, q_tokens, k_tokens, false, 3);
+  float *q = test->q, *k = test->k;
+  q[0] = 1.0f, q[1] = -1.0f, q[2] = 0.5f, q[3] = 0x1p-3f;
+  for (int64_t j = 0; j < 300; ++j)
+    k[j] = 1.0f;
+  k[299] = 0.0f; /* row 1 has this key besides those that weigh nothing */
+  leaf_result_t result = leaf_run(test, &(leaf_way_t){.threads = 1, .kernel = kernel});
+  float *o = result.o, *v = test->v;
+  cr_expect(isnan(o[0]) && isnan(result.lse[0]), "%s: above", kernel);
+  cr_expect(o[64] == v[299 * 64] && result.lse[1] == 0.0f, "%s: below, and one key", kernel);
+  cr_expect(isnan(o[128]) && isnan(result.lse[2]), "%s: above by half", kernel);
+  cr_expect(isfinite(o[192]) && fabsf(result.lse[3] / 3.75e8f - 1.0f) < 1e-6f, "%s: in", kernel);
+  leaf_free(&result);
+  k[299] = 1.0f;
+  result = leaf_run(test, &(leaf_way_t){.threads = 1, .kernel = kernel});
+  o = result.o;
+  cr_expect(isnan(o[64]) && isnan(result.lse[1]), "%s: below, no other key", kernel);
+  leaf_free(&result);
+  kit_case_free(test);
+}
+
+Test(leaf, logits_past_the_exponents_limits) {
+  for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel)
+    if ((*kernel)->backend == SKV_BACKEND_CPU && (*kernel)->available())
+      expect_limits((*kernel)->name);
+}

@@ -236,7 +236,7 @@ Test(state, the_values_that_the_contract_lists) {
   cr_expect_eq(bits(skv__log(10.0f)), 0x40135d8eu);
   cr_expect_eq(bits(skv__log(0x1p-149f)), 0xc2ce8ed0u);
   cr_expect_eq(bits(skv__tanh(0.3f)), 0x3e9526eeu);
-  cr_expect_eq(bits(skv__tanh(1.0f)), 0x3f42f7d5u);
+  cr_expect_eq(bits(skv__tanh(1.0f)), 0x3f42f7d6u);
   cr_expect_eq(bits(skv__merge_value(skv__merge_weights(3, 5), 0.1f, 0.7f)), 0x3f399999u);
   skv__mass_t mass = skv__mass_from_lse(2.5f);
   cr_expect_eq(bits(mass.e), 0x40800000u);

@@ -65,10 +65,6 @@ static inline float lanes_largest(lanes_t a) {
   __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
-static inline float lanes_exponent(float t) {
-  __m128 x = _mm_set_ss(t);
-  return _mm_cvtss_f32(_mm_ceil_ss(x, x)) + 0.0f;
-}
 static inline lanes_t lanes_widen(skv_dtype_t dtype, const void *data, int64_t index) {
   return _mm512_insertf32x8(_mm512_castps256_ps512(skv__widen8(dtype, data, index)),
                             skv__widen8(dtype, data, index + 8), 1);

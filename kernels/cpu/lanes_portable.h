@@ -78,9 +78,6 @@ static inline float lanes_largest(lanes_t a) {
   EACH_LANE largest = a.x[lane] > largest ? a.x[lane] : largest;
   return largest;
 }
-static inline float lanes_exponent(float t) {
-  return skv__exponent(t);
-}
 static inline lanes_t lanes_widen(skv_dtype_t dtype, const void *data, int64_t index) {
   lanes_t to;
   EACH_LANE to.x[lane] = skv__load(dtype, data, index + lane);

@@ -25,7 +25,7 @@ static inline lanes_t lanes_tanh(lanes_t x) {
   lanes_t near = lanes_fma(lanes_multiply(a, square), p, a);
   lanes_t t = lanes_exp2(lanes_multiply(a, lanes_all(SKV__TANH_EXP2_SCALE)));
   const lanes_t one = lanes_all(1.0f);
-  lanes_t far = lanes_divide(lanes_subtract(one, t), lanes_add(one, t));
+  lanes_t far = lanes_subtract(one, lanes_divide(lanes_add(t, t), lanes_add(one, t)));
   return lanes_flip(lanes_below(a, lanes_all(SKV__TANH_SMALL), near, far), sign);
 }
 
@@ -66,7 +66,7 @@ static void row_weights(const skv__tile_rows_t *tile, int64_t row, float *scores
   enum { VECTORS = SKV__TILE_KEYS / LANES };
   lanes_t u[VECTORS];
   float most = lanes_largest(row_logits(u, tile, scores, begin, end));
-  float t = lanes_exponent(most * tile->log2_scale);
+  float t = skv__exponent(most * tile->log2_scale);
   float e = tile->e[row] > t ? tile->e[row] : t;
   if (e != tile->e[row])
     rescale(tile, row, e);
