@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "comm/blame.h"
+#include "comm/wait.h"
 
 enum { TAG_NOTE = SKV__TAG_MAX + 3 };
 

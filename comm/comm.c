@@ -1,12 +1,9 @@
 /* comm.c: requests, cut into pieces that the transport carries, and waiting with a deadline. */
 #include "comm/comm.h"
 
-#include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "comm/blame.h"
+#include "comm/wait.h"
 
 skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transport, void *impl,
                               int32_t rank, int32_t ranks, double timeout_seconds,
@@ -14,11 +11,13 @@ skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transp
   skv__comm_t *made = calloc(1, sizeof *made);
   skv__request_t *requests = calloc((size_t)ranks, sizeof *requests);
   skv__card_t *cards = calloc((size_t)ranks, sizeof *cards);
+  struct skv__pulse *pulses = calloc((size_t)ranks, sizeof *pulses);
   *comm = made;
-  if (!made || !requests || !cards) {
+  if (!made || !requests || !cards || !pulses) {
     free(made);
     free(requests);
     free(cards);
+    free(pulses);
     *comm = NULL;
     if (transport->destroy)
       transport->destroy(impl, true);
@@ -32,7 +31,8 @@ skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transp
                         .piece_bytes = transport->piece_bytes,
                         .error = error,
                         .requests = requests,
-                        .cards = cards};
+                        .cards = cards,
+                        .pulses = pulses};
   return SKV_OK;
 }
 
@@ -58,6 +58,7 @@ void skv__comm_destroy(skv__comm_t *comm) {
     comm->transport->destroy(comm->impl, healthy);
   free(comm->requests);
   free(comm->cards);
+  free(comm->pulses);
   free(comm);
 }
 
@@ -206,54 +207,16 @@ static skv_status_t poll(skv__comm_t *comm, skv__request_t *requests, size_t cou
 
 skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t count,
                             const char *operation) {
-  double since = skv__comm_now();
-  uint32_t idle = 0;
+  skv__wait_t wait = {0};
   for (;;) {
-    /* Taken before the round: a process that was suspended past its deadline looks once more. */
-    double now = skv__comm_now();
     size_t arrived_bytes;
     const skv__request_t *waiting;
     SKV_TRY(poll(comm, requests, count, &arrived_bytes, &waiting));
     if (!waiting)
       return SKV_OK;
-    if (arrived_bytes) {
-      since = now;
-      idle = 0;
-    } else if (now - since > comm->timeout_seconds) {
-      return skv__comm_expired(comm, waiting, operation, now - since);
-    } else {
-      skv__comm_pause(&idle);
-    }
+    if (arrived_bytes)
+      skv__wait_moved(&wait);
+    else
+      SKV_TRY(skv__wait_idle(comm, &wait, waiting, operation));
   }
-}
-
-skv_status_t skv__comm_expired(skv__comm_t *comm, const skv__request_t *request,
-                               const char *operation, double seconds) {
-  skv__request_t late = *request; /* breaking the comm ends it */
-  int32_t culprit = skv__comm_blame(comm, late.peer);
-  char chain[64] = "";
-  if (culprit != late.peer)
-    snprintf(chain, sizeof chain, ", which in turn waits for rank %d", (int)culprit);
-  return skv__fail(comm->error, SKV_TIMEOUT,
-                   "rank %d: waited %.1f s for rank %d (%s '%s', %zu bytes)%s; rank %d has died, "
-                   "stopped, or is in other work: see its output, or raise --timeout",
-                   (int)comm->rank, seconds, (int)late.peer,
-                   late.way == SKV__SEND ? "send" : "receive", operation, late.bytes, chain,
-                   (int)culprit);
-}
-
-double skv__comm_now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-void skv__comm_pause(uint32_t *idle) {
-  enum { YIELDS = 200 };
-  if (*idle < YIELDS) {
-    ++*idle;
-    sched_yield();
-    return;
-  }
-  nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }

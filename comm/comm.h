@@ -68,6 +68,8 @@ struct skv__comm {
   skv__request_t *requests;     /* [ranks], for collectives */
   skv__card_t *cards;           /* [ranks], for agreements */
   int32_t waits_for;            /* told to the others when a wait expires */
+  struct skv__pulse *pulses;    /* [ranks], of wait.c */
+  double next_pulse;
 };
 
 /* For transports: takes `impl` (destroyed on failure). */
@@ -84,19 +86,27 @@ skv_status_t skv__comm_receive(skv__comm_t *comm, skv__request_t *request, int32
                                size_t bytes, int32_t tag);
 /* Advance one request; *done tells whether it has finished. Never waits. */
 skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *done);
-/* Wait for all of them; the deadline counts from the last piece that arrived. `operation` names the
- * wait in texts. On expiry: SKV_TIMEOUT and a text with rank, peer, operation, bytes and
- * seconds. */
+/* Wait for all of them, as skv__wait_t does. `operation` names the wait in texts. */
 skv_status_t skv__comm_wait(skv__comm_t *comm, skv__request_t *requests, size_t count,
                             const char *operation);
-/* The text and status for a wait that the caller did itself (by polling skv__comm_test) and that
- * took too long. Takes half a second, to find out whether the peer waits for somebody else. */
-skv_status_t skv__comm_expired(skv__comm_t *comm, const skv__request_t *request,
-                               const char *operation, double seconds);
 double skv__comm_now(void); /* monotonic seconds */
-/* Between polls that found nothing: yields at first, then sleeps 50 us, so that more ranks than
- * cores get on. *idle counts such polls; set it to 0 when something happened. */
-void skv__comm_pause(uint32_t *idle);
+
+/* wait.c: a wait by polling. Its deadline counts from the last sign of life: something moved, or
+ * the rank that is waited for reported that it computes (or that it waits, in turn, for one that
+ * does). Zero-initialise; after each poll call one of the two. */
+typedef struct skv__wait {
+  double since, next_look;
+  uint32_t idle; /* polls that found nothing */
+  bool looked;
+} skv__wait_t;
+void skv__wait_moved(skv__wait_t *wait);
+/* Nothing moved: pause (yield at first, then sleep 50 us, so that more ranks than cores get on).
+ * When the deadline has passed: SKV_TIMEOUT and a text with rank, peer, operation, bytes and
+ * seconds; the comm is broken then. `late` is the first request that is not done. */
+skv_status_t skv__wait_idle(skv__comm_t *comm, skv__wait_t *wait, const skv__request_t *late,
+                            const char *operation);
+/* Whoever computes for long calls this now and then: those who wait for this rank are told. */
+skv_status_t skv__comm_pulse(skv__comm_t *comm);
 /* Cancel all messages and refuse new ones. */
 void skv__comm_break(skv__comm_t *comm);
 

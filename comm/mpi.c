@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/comm_mpi.h"
+#include "comm/wait.h"
 
 typedef struct mpi {
   MPI_Comm communicator;

@@ -161,21 +161,17 @@ static const skv__request_t *first_open(const skv__exchange_t *exchange) {
 }
 
 skv_status_t skv__exchange_end(skv__exchange_t *exchange, double *wait_seconds) {
-  double last = skv__comm_now();
-  uint32_t idle = 0;
+  skv__wait_t wait = {0};
   while (exchange->running) {
     bool moved;
     SKV_TRY(skv__exchange_advance(exchange, &moved));
-    double now = skv__comm_now();
     if (moved) {
-      last = now;
-      idle = 0;
+      skv__wait_moved(&wait);
       continue;
     }
-    if (now - last > exchange->comm->timeout_seconds)
-      return skv__comm_expired(exchange->comm, first_open(exchange), "state exchange", now - last);
-    skv__comm_pause(&idle);
-    *wait_seconds += skv__comm_now() - now;
+    double begin = skv__comm_now();
+    SKV_TRY(skv__wait_idle(exchange->comm, &wait, first_open(exchange), "state exchange"));
+    *wait_seconds += skv__comm_now() - begin;
   }
   return SKV_OK;
 }

@@ -110,6 +110,7 @@ static skv_status_t poll_exchange(void *user) {
   skv_plan_t *plan = user;
   bool moved;
   double begin = skv__comm_now();
+  SKV_TRY(skv__comm_pulse(plan->context->comm));
   skv_status_t status = skv__exchange_advance(&plan->exchange, &moved);
   plan->times.communicate_seconds += skv__comm_now() - begin;
   return status;

@@ -146,8 +146,10 @@ static skv_status_t advance(skv__stream_t *stream, bool *moved) {
 }
 
 static skv_status_t poll(void *user) {
+  skv__stream_t *stream = user;
   bool moved;
-  return advance(user, &moved);
+  SKV_TRY(skv__comm_pulse(stream->comm));
+  return advance(stream, &moved);
 }
 
 static const skv__request_t *open_request(const skv__stream_t *stream) {
@@ -176,23 +178,18 @@ static bool all_sent(const skv__stream_t *stream) {
 /* Wait for the chunk of a position (buffer), or with position -1 until everything is sent. */
 static skv_status_t await(skv__stream_t *stream, int64_t position, skv__buffer_t **buffer,
                           skv_times_t *times) {
-  double begin = skv__comm_now(), last = begin;
-  uint32_t idle = 0;
+  double begin = skv__comm_now();
+  skv__wait_t wait = {0};
   for (;;) {
     bool moved;
     SKV_TRY(advance(stream, &moved));
     *buffer = find(stream->receive, SKV__STREAM_RECEIVE_BUFFERS, true, position);
     if (position < 0 ? all_sent(stream) : *buffer && (*buffer)->arrived)
       break;
-    double now = skv__comm_now();
-    if (moved) {
-      last = now;
-      idle = 0;
-    } else if (now - last > stream->comm->timeout_seconds) {
-      return skv__comm_expired(stream->comm, open_request(stream), "key/value stream", now - last);
-    } else {
-      skv__comm_pause(&idle);
-    }
+    if (moved)
+      skv__wait_moved(&wait);
+    else
+      SKV_TRY(skv__wait_idle(stream->comm, &wait, open_request(stream), "key/value stream"));
   }
   times->wait_seconds += skv__comm_now() - begin;
   return SKV_OK;

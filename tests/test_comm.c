@@ -288,6 +288,49 @@ Test(comm, deadlines_count_from_the_last_arrival) {
   expect_all(&all, SKV_OK);
 }
 
+/* Rank 0 waits for rank 1, which waits for rank 2, which works for `argument` deadlines, or stops
+ * half way when argument is negative. */
+static void wait_for_work(skv__comm_t *comm, kit_world_t *world, ranks_t *all) {
+  unsigned char byte = 0;
+  double work = all->timeout_seconds * abs(all->argument), begin = skv__comm_now();
+  skv__request_t request;
+  skv_status_t status = SKV_OK;
+  if (comm->rank < 2) {
+    status = skv__comm_receive(comm, &request, comm->rank + 1, &byte, 1, 7);
+    if (status == SKV_OK)
+      status = skv__comm_wait(comm, &request, 1, "work");
+  }
+  while (comm->rank == 2 && skv__comm_now() - begin < work) {
+    if (all->argument < 0 && skv__comm_now() - begin > work / 2)
+      kit_world_mute(world, 2);
+    skv__comm_pulse(comm);
+    usleep(1000);
+  }
+  if (comm->rank > 0 && status == SKV_OK) {
+    status = skv__comm_send(comm, &request, comm->rank - 1, &byte, 1, 7);
+    if (status == SKV_OK)
+      status = skv__comm_wait(comm, &request, 1, "work");
+  }
+  all->status[comm->rank] = status;
+}
+
+Test(comm, work_that_is_longer_than_the_deadline_does_not_trip_it) {
+  ranks_t all = {.count = 3, .timeout_seconds = 0.5, .body = wait_for_work, .argument = 4};
+  run(&all);
+  for (int32_t rank = 0; rank < 3; rank++)
+    cr_expect_eq(all.status[rank], SKV_OK, "rank %d: %s", (int)rank, all.text[rank]);
+}
+
+Test(comm, work_that_stops_is_a_timeout) {
+  ranks_t all = {.count = 3, .timeout_seconds = 0.5, .body = wait_for_work, .argument = -8};
+  run(&all);
+  for (int32_t rank = 0; rank < 2; rank++) {
+    cr_expect_eq(all.status[rank], SKV_TIMEOUT, "rank %d", (int)rank);
+    cr_expect(all.seconds[rank] > 2 && all.seconds[rank] < 4, "rank %d took %g s", (int)rank,
+              all.seconds[rank]);
+  }
+}
+
 /* The muted rank is waited for by rank 0, in whatever collective. */
 static void lose_a_rank(skv__comm_t *comm, kit_world_t *world, ranks_t *all) {
   if (comm->rank == 2)
