@@ -23,7 +23,6 @@ skv__job_options_t skv__job_defaults(bool decode) {
                               .kv_len = -1,
                               .leaf = -1,
                               .block = -1,
-                              .layout = "contiguous",
                               .timeout = 60.0};
 }
 
@@ -95,7 +94,7 @@ static int32_t add_plan(skv__job_options_t *job, skv__option_t *table) {
       {NULL, SKV__FLAG, NULL, NULL, "how it is divided (never changes a bit in pinned order)", 0},
       {"capacity", SKV__SIZE, &job->capacity, "N", "lay out for N keys (those of the input)", 0},
       {"layout", SKV__TEXT, &job->layout, "LAYOUT",
-       "contiguous, zigzag or blocks:N (runs of N blocks)", 0},
+       "contiguous, zigzag or blocks:N (causal prefill: zigzag, else contiguous)", 0},
       {"direction", SKV__CHOICE, &job->direction, DIRECTIONS, "what travels: states, or keys", 0},
       {"reduce", SKV__CHOICE, &job->reduce, REDUCES, "how; pass-kv knows ring and gather", 0},
       {"results", SKV__CHOICE, &job->results, "owner|root|all", "who gets the output rows", 0},
@@ -234,6 +233,10 @@ skv_status_t skv__job_plan_options(const skv__job_options_t *job, skv_plan_optio
                            .row_owner = job->decode ? SKV_ROWS_ROUND_ROBIN : SKV_ROWS_BY_POSITION,
                            .partial = job->partial};
   static const char *const words[] = {"contiguous", "zigzag", "blocks:"};
+  if (!job->layout) { /* a causal prefill has its work where the later keys are */
+    options->layout = job->causal && !job->decode ? SKV_ZIGZAG : SKV_CONTIGUOUS;
+    return SKV_OK;
+  }
   if (strcmp(job->layout, words[0]) == 0)
     return SKV_OK;
   if (strcmp(job->layout, words[1]) == 0) {

@@ -220,6 +220,9 @@ Test(job_options, layouts) {
   cr_assert(eq(int, skv__job_plan_options(&job, &options, &error), SKV_OK));
   cr_expect(eq(int, options.layout, SKV_CONTIGUOUS));
   cr_expect(eq(int, options.row_owner, SKV_ROWS_BY_POSITION));
+  job.causal = true;
+  cr_assert(eq(int, skv__job_plan_options(&job, &options, &error), SKV_OK));
+  cr_expect(eq(int, options.layout, SKV_ZIGZAG));
   job.layout = "blocks:16";
   job.decode = true;
   cr_assert(eq(int, skv__job_plan_options(&job, &options, &error), SKV_OK));
