@@ -57,7 +57,8 @@ static int finish_output(int code) {
 
 int main(int argc, char **argv) {
   fill_standard_streams();
-  signal(SIGPIPE, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN); /* these two come back as errors of write */
+  signal(SIGXFSZ, SIG_IGN);
   const char *word = argc > 1 ? argv[1] : "";
   if (word[0] == '\0') {
     fprintf(stderr, "splitkv: no command given; see splitkv --help\n");

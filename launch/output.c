@@ -121,6 +121,7 @@ static skv_status_t describe_place(const skv__output_t *output, skv__output_plac
   if (fstat(output->fd, &status) != 0)
     return skv__fail(error, SKV_IO, "%s: %s", output->path, strerror(errno));
   memset(place, 0, sizeof *place);
+  snprintf(place->name, sizeof place->name, "%s", output->name);
   place->device = status.st_dev;
   place->inode = status.st_ino;
   place->same_host = output->temporary[0] == '\0';
@@ -158,7 +159,7 @@ skv_status_t skv__output_join(skv__output_t **output, const skv__output_place_t 
   if (!joined)
     return skv__fail(error, SKV_MEMORY, "%s: out of memory", place->path);
   joined->folder_fd = -1;
-  memcpy(joined->path, place->path, sizeof joined->path);
+  snprintf(joined->path, sizeof joined->path, "%.255s", place->name);
   /* The link in /proc is followed; a link where the named file should be is not. */
   joined->fd = open(place->path, O_RDWR | O_CLOEXEC | (place->same_host ? 0 : O_NOFOLLOW));
   /* A file system may have another device number on another host, but not on the same one. */

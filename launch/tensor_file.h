@@ -74,6 +74,7 @@ void skv__output_discard(skv__output_t *output);
  * see. */
 typedef struct skv__output_place {
   char path[4096]; /* of the temporary file, absolute where the working directory is known */
+  char name[256];  /* the output's own, for messages */
   uint64_t device, inode;
   int32_t same_host;
 } skv__output_place_t;

@@ -17,6 +17,8 @@ static struct {
   double seconds;
   int exit_code;
   bool running, stopped;
+  struct timespec until;
+  struct sigaction resumed_before;
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t stop;
@@ -51,18 +53,33 @@ static void expire(void) {
   _exit(watchdog.exit_code);
 }
 
+/* The launcher lets a stopped process go on only to end it, when the others' deadlines have passed.
+ * It must not go on with the phase meanwhile: Open MPI 4.1's mpirun can hang or crash when somebody
+ * connects while it shuts down. Deadlines do not pass at one instant, hence the margin. */
+static void resume(int signal_number) {
+  struct timespec now;
+  (void)signal_number;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  double left = (double)(watchdog.until.tv_sec - now.tv_sec) +
+                1e-9 * (double)(watchdog.until.tv_nsec - now.tv_nsec);
+  if (left < watchdog.seconds / 4)
+    _exit(watchdog.exit_code);
+}
+
+static void set_deadline(double seconds) {
+  double whole;
+  clock_gettime(CLOCK_MONOTONIC, &watchdog.until);
+  double nanoseconds = 1e9 * modf(seconds, &whole) + (double)watchdog.until.tv_nsec;
+  watchdog.until.tv_sec += (time_t)whole + (time_t)(nanoseconds / 1e9);
+  watchdog.until.tv_nsec = (long)fmod(nanoseconds, 1e9);
+}
+
 static void *watch(void *argument) {
   (void)argument;
-  struct timespec until;
-  double whole;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  double nanoseconds = 1e9 * modf(watchdog.seconds, &whole) + (double)until.tv_nsec;
-  until.tv_sec += (time_t)whole + (time_t)(nanoseconds / 1e9);
-  until.tv_nsec = (long)fmod(nanoseconds, 1e9);
   int code = 0;
   pthread_mutex_lock(&watchdog.lock);
   while (!watchdog.stopped && code != ETIMEDOUT)
-    code = pthread_cond_timedwait(&watchdog.stop, &watchdog.lock, &until);
+    code = pthread_cond_timedwait(&watchdog.stop, &watchdog.lock, &watchdog.until);
   bool expired = !watchdog.stopped;
   pthread_mutex_unlock(&watchdog.lock);
   if (expired)
@@ -72,6 +89,7 @@ static void *watch(void *argument) {
 
 bool skv__watchdog_start(const char *phase, double seconds, int exit_code) {
   pthread_condattr_t attributes;
+  struct sigaction resumed = {.sa_handler = resume, .sa_flags = SA_RESTART};
   sigset_t all, before;
   pthread_mutex_init(&watchdog.lock, NULL);
   pthread_condattr_init(&attributes);
@@ -82,11 +100,14 @@ bool skv__watchdog_start(const char *phase, double seconds, int exit_code) {
   watchdog.seconds = seconds;
   watchdog.exit_code = exit_code;
   watchdog.stopped = false;
+  set_deadline(seconds);
   /* Signals are for the threads that the program has its handlers for. */
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   watchdog.running = pthread_create(&watchdog.thread, NULL, watch, NULL) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (watchdog.running)
+    sigaction(SIGCONT, &resumed, &watchdog.resumed_before);
   return watchdog.running;
 }
 
@@ -98,6 +119,7 @@ void skv__watchdog_stop(void) {
   pthread_cond_signal(&watchdog.stop);
   pthread_mutex_unlock(&watchdog.lock);
   pthread_join(watchdog.thread, NULL);
+  sigaction(SIGCONT, &watchdog.resumed_before, NULL);
   pthread_cond_destroy(&watchdog.stop);
   pthread_mutex_destroy(&watchdog.lock);
   watchdog.running = false;
