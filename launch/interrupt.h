@@ -2,10 +2,11 @@
 #ifndef SKV_INTERRUPT_H
 #define SKV_INTERRUPT_H
 
-/* From now on SIGINT, SIGTERM and SIGHUP remove `path` (of at most 4095 bytes; two paths at most)
- * before they end the process as they would have. */
+/* From now on SIGINT, SIGTERM and SIGHUP remove `path` (of at most 4095 bytes; a few paths at a
+ * time) before they end the process as they would have. */
 void skv__interrupt_remove(const char *path);
-/* All paths are somebody else's business again. */
-void skv__interrupt_forget(void);
+/* The path is somebody else's business again, or gone. Does nothing for one that was never given.
+ */
+void skv__interrupt_forget(const char *path);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "launch/interrupt.h"
 #include "launch/tensor_file.h"
 
 struct skv__output {
@@ -18,6 +19,7 @@ struct skv__output {
   const char *name;    /* last part of path */
   char temporary[300]; /* in the folder (joined: unused); "": the file has no name */
   char joined[4096];   /* joined: the temporary file's path; "" when it has none */
+  char at_risk[4096];  /* the named temporary file's path, which a signal must remove; or "" */
 };
 
 /* O_PATH would do for everything but fsync. */
@@ -79,6 +81,9 @@ static skv_status_t create_named(skv__output_t *output, skv__error_t *error) {
     output->temporary[0] = '\0';
     return skv__fail(error, SKV_IO, "%s: cannot be created: %s", output->path, strerror(errno));
   }
+  snprintf(output->at_risk, sizeof output->at_risk, "%.*s%s", (int)(output->name - output->path),
+           output->path, output->temporary);
+  skv__interrupt_remove(output->at_risk);
   return SKV_OK;
 }
 
@@ -165,8 +170,11 @@ skv_status_t skv__output_join(skv__output_t **output, const skv__output_place_t 
   /* A file system may have another device number on another host, but not on the same one. */
   if (joined->fd >= 0 && fstat(joined->fd, &status) == 0 && S_ISREG(status.st_mode) &&
       status.st_ino == place->inode && (!place->same_host || status.st_dev == place->device)) {
-    if (!place->same_host)
+    if (!place->same_host) {
       memcpy(joined->joined, place->path, sizeof joined->joined);
+      memcpy(joined->at_risk, place->path, sizeof joined->at_risk);
+      skv__interrupt_remove(joined->at_risk);
+    }
     return SKV_OK;
   }
   skv__fail(error, SKV_IO,
@@ -251,6 +259,8 @@ void skv__output_discard(skv__output_t *output) {
     unlinkat(output->folder_fd, output->temporary, 0);
   if (output->joined[0] != '\0')
     unlink(output->joined);
+  if (output->at_risk[0] != '\0')
+    skv__interrupt_forget(output->at_risk);
   if (output->fd >= 0)
     close(output->fd);
   if (output->folder_fd >= 0)

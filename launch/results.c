@@ -6,7 +6,6 @@
 
 #include "context.h"
 #include "launch/attention.h"
-#include "launch/interrupt.h"
 
 enum { WRITE_ROWS = 4096 };
 
@@ -118,7 +117,6 @@ static skv_status_t open_shared(skv__output_t **output, int64_t *data_offset, co
     return skv__fail(error, session->context->error.status, "%s", session->context->error.text);
   if (session->rank != 0)
     skv__output_join(output, &place, error);
-  skv__interrupt_remove(place.path);
   return skv__session_agree(session, NULL, 0, error);
 }
 
@@ -157,7 +155,6 @@ skv_status_t skv__results_commit(skv__results_t *results, skv__session_t *sessio
   SKV_TRY(skv__session_agree(session, NULL, 0, error));
   if (session->rank == 0)
     commit_both(results, true, error);
-  skv__interrupt_forget();
   return skv__session_agree(session, NULL, 0, error);
 }
 
@@ -166,6 +163,5 @@ void skv__results_discard(skv__results_t *results) {
     skv__output_discard(results->o);
   if (results->lse)
     skv__output_discard(results->lse);
-  skv__interrupt_forget();
   *results = (skv__results_t){0};
 }
