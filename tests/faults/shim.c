@@ -6,6 +6,7 @@
  *   SHIM_RANK=R         on this rank alone (on every process)
  *   SHIM_TAG=T          counts only messages with this tag
  *   SHIM_EVER=1         fail:ERRNO for all calls from the N-th on
+ *   SHIM_NO_TMPFILE=1   a file system without unnamed files
  *   SHIM_HIT=FILE       created just before it happens, so that a test knows that it did
  *
  * Calls of the C library are counted when the program itself makes them, not its libraries. */
@@ -185,6 +186,10 @@ int openat(int folder, const char *path, int flags, ...) {
   va_end(list);
   if (meets("openat", false, NO_TAG, __builtin_return_address(0)) && act())
     return -1;
+  if ((flags & O_TMPFILE) == O_TMPFILE && getenv("SHIM_NO_TMPFILE")) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
   return NEXT(openat)(folder, path, flags, mode);
 }
 
