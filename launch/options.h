@@ -38,8 +38,8 @@ typedef struct skv__arguments {
   int32_t text_count;
 } skv__arguments_t;
 
-/* Parse without printing. argv[0] is the subcommand's name. Failures are SKV_INVALID with a text; what
- * follows a wrong option is read all the same.
+/* Parse without printing. argv[0] is the subcommand's name. Failures are SKV_INVALID with a text;
+ * what follows a wrong option is read all the same.
  */
 skv_status_t skv__options_read(const char *command, const skv__option_t *options, int32_t count,
                                skv__arguments_t *arguments, int argc, const char **argv,
