@@ -36,7 +36,8 @@ static outcome_t run(double deadline_seconds, double phase_seconds, int phases) 
   close(ends[1]);
   size_t bytes = 0;
   ssize_t got;
-  while ((got = read(ends[0], outcome.text + bytes, sizeof outcome.text - 1 - bytes)) > 0)
+  while (bytes < sizeof outcome.text - 1 &&
+         (got = read(ends[0], outcome.text + bytes, sizeof outcome.text - 1 - bytes)) > 0)
     bytes += (size_t)got;
   close(ends[0]);
   int status;
