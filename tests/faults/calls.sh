@@ -5,6 +5,7 @@
 . "$(dirname "$0")/common.bash"
 build_shim cc
 
+label="make"
 "$work/splitkv" make --shape 4,2,32 --tokens 300 --seed 7 --out "$work/x.safetensors" || failed make
 input=(--q "$work/x.safetensors:q" --k "$work/x.safetensors:k" --v "$work/x.safetensors:v")
 # Memory, reading, writing: the errno of a machine in trouble. ENOMEM 12, EIO 5, ENOSPC 28, EMFILE 24.
@@ -14,7 +15,8 @@ faults=(malloc:12 calloc:12 realloc:12 mmap:12 open:24 openat:24 pread:5 pwrite:
 # strike COMMAND...: every call of it fails once.
 strike() {
   local fault name error n said points=0 begin=$SECONDS
-  label="healthy $1"
+  label="healthy ${*:2:1}"
+  rm -f "$out"/*
   run "$@"
   remember_healthy
   for fault in "${faults[@]}"; do
@@ -22,7 +24,7 @@ strike() {
     for ((n = 1; n < 200; n++)); do
       label="$name $n ($ever): ${*:2}"
       run "${shimmed[@]}" $ever SHIM_CALL="$name" SHIM_NTH=$n SHIM_DO="fail:$error" "$@"
-      [ -e "$work/hit" ] || break
+      [ -e "$work/hit" ] || break # its outputs stay: those of the next run replace them
       points=$((points + 1))
       judge
     done
@@ -35,8 +37,9 @@ judge() {
   local name
   case $code in
   0) # it could do without
-    for name in $(ls -A "$work/healthy"); do
-      [ -e "$out/$name" ] || failed "exit code 0, but no $name" "$work/said"
+    for name in "$work/healthy"/*; do
+      [ -e "$out/${name##*/}" ] || [ ! -e "$name" ] ||
+        failed "exit code 0, but no ${name##*/}" "$work/said"
     done
     ;;
   3 | 6 | 7 | 8) expect_one_message ;;

@@ -36,7 +36,7 @@ refuse() { # the same, and one message
 
 prefill=(prefill "${base[@]}" --out "$out/o.npy")
 refuse 4 "'--seed' is 0 on rank 0, 8 on rank 1" "${prefill[@]}" -- "${prefill[@]}" --seed 8
-refuse 4 "is .* on rank 0, .* on rank 1" "${prefill[@]}" -- "${prefill[@]}" --layout zigzag
+refuse 4 "is .* on rank 0, .* on rank 1" "${prefill[@]}" -- "${prefill[@]}" --layout blocks:3
 refuse 4 "is .* on rank 0, .* on rank 1" "${prefill[@]}" -- "${prefill[@]}" --reduce tree
 refuse 4 "is .* on rank 0, .* on rank 1" "${prefill[@]}" -- "${prefill[@]}" --softcap 20
 refuse 4 "is .* on rank 0, .* on rank 1" "${prefill[@]}" -- "${prefill[@]}" --chunk 100

@@ -51,8 +51,8 @@ remember_healthy
 # The phases of every job, in order. Tags: 1 states, 2 keys and values, 32700 and 32701 agreements.
 phases=(
   "1 start -1" "1 MPI_Init_thread -1" "1 connect -1" "1 after:MPI_Init_thread -1"
-  "1 MPI_Comm_split_type -1" "1 MPI_Comm_idup -1" "1 MPI_Isend 32700" "2 MPI_Isend 32700"
-  "1 mmap -1" "1 GOMP_parallel -1" "1 MPI_Isend 1" "1 pwrite -1" "1 fsync -1"
+  "1 MPI_Comm_split_type -1" "1 MPI_Comm_idup -1" "1 MPI_Isend 32700"
+  "1 mmap -1" "1 GOMP_parallel -1" "1 MPI_Isend 1" "1 pwrite -1"
   "9 MPI_Isend 32700" "1 MPI_Finalize -1"
 )
 stops=" start connect MPI_Comm_idup GOMP_parallel pwrite MPI_Finalize "
@@ -72,7 +72,7 @@ for way in "${ways[@]}"; do
   read -r direction reduce tag <<<"$way"
   set -- MPI_Isend "$tag" prefill "${job[@]}" --direction "$direction" --reduce "$reduce"
   strike kill 1 "$@"
-  if [ $full = yes ] || [ "$reduce" = butterfly ] || [ "$direction" = pass-kv ]; then
+  if [ $full = yes ] || [ "$reduce" = butterfly ] || [ "$direction $reduce" = "pass-kv ring" ]; then
     strike stop 1 "$@"
   fi
 done
