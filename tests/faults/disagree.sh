@@ -3,7 +3,7 @@
 # any data moves. And a launcher that does not belong to this MPI.
 . "$(dirname "$0")/common.bash"
 need_mpi
-base=(--shape "4,2,32" --tokens 900 --causal --leaf 64 --block 64 --threads 1 --timeout $timeout)
+base=(--shape "4,2,32" --tokens 900 --causal --leaf 64 --block 64 --threads 1 --timeout "$timeout")
 
 for dim in 32 48; do
   "$work/splitkv" make --shape "4,2,$dim" --tokens 300 --seed 7 --out "$work/$dim.safetensors" ||
@@ -49,10 +49,10 @@ refuse 4 "is .* on rank 0, .* on rank 1" "${prefill[@]}" -- decode "${base[@]}"
 refuse 2 "rank 1: .*--cusal" "${prefill[@]}" -- "${prefill[@]}" --cusal
 # shellcheck disable=SC2046 # words
 {
-  refuse 4 "is .* on rank 0, .* on rank 1" prefill $(files 32) --timeout $timeout \
-    --out "$out/o.npy" -- prefill $(files 48) --timeout $timeout --out "$out/o.npy"
-  refuse 7 "rank 1: .*absent.npy" prefill $(files 32) --timeout $timeout --out "$out/o.npy" \
-    -- prefill $(files 32 | sed 's/--v [^ ]*/--v absent.npy/') --timeout $timeout \
+  refuse 4 "is .* on rank 0, .* on rank 1" prefill $(files 32) --timeout "$timeout" \
+    --out "$out/o.npy" -- prefill $(files 48) --timeout "$timeout" --out "$out/o.npy"
+  refuse 7 "rank 1: .*absent.npy" prefill $(files 32) --timeout "$timeout" --out "$out/o.npy" \
+    -- prefill $(files 32 | sed 's/--v [^ ]*/--v absent.npy/') --timeout "$timeout" \
     --out "$out/o.npy"
 }
 # Another version: the same program, but for what it calls itself.
@@ -62,7 +62,7 @@ chmod +x "$work/splitkv-other"
 program=$work/splitkv-other refuse 4 "'version' is" "${prefill[@]}" -- "${prefill[@]}"
 
 # Commands that talk of other things: nobody understands anybody, but they end, and say so.
-differ "4 5" "rank" "${prefill[@]}" -- verify --timeout $timeout
+differ "4 5" "rank" "${prefill[@]}" -- verify --timeout "$timeout"
 differ "1 5" "rank" "${prefill[@]}" -- account --shape llama3-8b --tokens 8192
 # Patience may differ, and so may threads.
 differ 4 "'timeout in ms' is" "${prefill[@]}" -- prefill "${base[@]/$timeout/9}" \

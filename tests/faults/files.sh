@@ -8,7 +8,7 @@ build_shim mpicc -DSHIM_MPI
 "$work/splitkv" make --shape 4,2,32 --tokens 900 --seed 7 --out "$work/x.safetensors" || failed make
 x=$work/x.safetensors
 cp "$x" "$work/copy.safetensors"
-options=(--causal --leaf 64 --block 64 --threads 1 --timeout $timeout)
+options=(--causal --leaf 64 --block 64 --threads 1 --timeout "$timeout")
 
 # job CODE TEXT Q K V OPTIONS...: three ranks.
 job() {

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/common.bash"
 need_mpi
 build_shim mpicc -DSHIM_MPI
-job=(--shape "4,2,32" --tokens 900 --causal --leaf 64 --block 64 --threads 1 --timeout $timeout
+job=(--shape "4,2,32" --tokens 900 --causal --leaf 64 --block 64 --threads 1 --timeout "$timeout"
   --out "$out/o.npy" --lse "$out/lse.npy")
 
 # interrupt SIGNAL TIMES CALL NTH COMMAND...: at that call the process (or rank 0) dawdles, and the
@@ -56,7 +56,7 @@ remember_healthy
 
 alone=("${shimmed[@]}" "$work/splitkv" prefill "${job[@]}")
 ranks=("${launcher[@]}" -np 3 "${shimmed[@]}" SHIM_RANK=0 "$work/splitkv" prefill "${job[@]}")
-make=("${shimmed[@]}" "$work/splitkv" make --shape 4,2,32 --tokens 900 --out "$out/x.safetensors")
+make=("${shimmed[@]}" "$work/splitkv" make --shape "4,2,32" --tokens 900 --out "$out/x.safetensors")
 for named in "" SHIM_NO_TMPFILE=1; do
   # shellcheck disable=SC2206 # none or one
   named=($named)

@@ -6,7 +6,7 @@
 need_mpi
 build_shim mpicc -DSHIM_MPI
 
-job=(--shape "4,2,32" --tokens 900 --causal --leaf 64 --block 64 --threads 1 --timeout $timeout
+job=(--shape "4,2,32" --tokens 900 --causal --leaf 64 --block 64 --threads 1 --timeout "$timeout"
   --out "$out/o.npy" --lse "$out/lse.npy")
 
 # fault ACTION RANKS RANK NTH CALL TAG ARGUMENTS...
@@ -82,9 +82,9 @@ fault stop 3 0 2 MPI_Isend 32701 prefill "${job[@]}"
 judge stop 0
 fault kill 3 0 1 linkat -1 prefill "${job[@]}"
 judge kill 0
-fault stop 4 2 1 after:MPI_Irecv 1 verify --timeout $timeout
+fault stop 4 2 1 after:MPI_Irecv 1 verify --timeout "$timeout"
 judge stop 2
-fault kill 4 3 2 MPI_Comm_idup -1 verify --timeout $timeout
+fault kill 4 3 2 MPI_Comm_idup -1 verify --timeout "$timeout"
 judge kill 3
 
 # A rank that leaves without a word (Open MPI #1379), or whose MPI fails.
