@@ -154,7 +154,7 @@ Test(execute, free_order_differs) {
 }
 
 /* 500 random problems against the oracle, each also on a few ranks by a path of its own. */
-Test(execute, random_problems, .timeout = 110) {
+Test(execute, random_problems) {
   for (uint64_t seed = 1; seed <= 500; seed++) {
     kit_case_t *test = kit_case_random(seed);
     kit_answer_t *wanted = kit_answer_create(test);
