@@ -207,5 +207,7 @@ int skv__cmd_diff(int argc, const char **argv) {
     free(files);
   }
   skv__arguments_free(&arguments);
-  return code < 0 ? SKV__EXIT_MEMORY : code;
+  if (code < 0)
+    code = skv__complain(&(skv__error_t){.status = SKV_MEMORY});
+  return code;
 }

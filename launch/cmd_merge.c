@@ -157,7 +157,7 @@ static int merge_checked(merge_t *merge) {
 int skv__cmd_merge(int argc, const char **argv) {
   merge_t *merge = calloc(1, sizeof *merge);
   if (!merge)
-    return SKV__EXIT_MEMORY;
+    return skv__complain(&(skv__error_t){.status = SKV_MEMORY});
   int dtype = 0;
   const skv__option_t options[] = {
       {"a-out", SKV__TEXT, &merge->specs[A_OUT], "FILE", "O of the lower positions", 0},
