@@ -100,10 +100,12 @@ static skv_status_t predict(forecast_t *forecast, skv__error_t *error) {
   for (int i = 0; i < CHOICES && done; ++i)
     done = skv__cost_predict(&machine, problem, &forecast->shard, options->row_owner,
                              choices[i].direction, choices[i].reduce, &forecast->costs[i]);
-  if (done && !skv__cost_choose(&machine, problem, &forecast->shard, options->row_owner,
-                                &options->direction, &options->reduce, &forecast->chosen))
+  if (options->direction == SKV_PASS_KV && options->reduce != SKV_REDUCE_AUTO &&
+      options->reduce != SKV_RING && options->reduce != SKV_GATHER)
     return skv__fail(error, SKV_INVALID, "pass-kv knows ring and gather, not %s",
                      skv__reduce_word(options->reduce));
+  done = done && skv__cost_choose(&machine, problem, &forecast->shard, options->row_owner,
+                                  &options->direction, &options->reduce, &forecast->chosen);
   if (done && options->direction == SKV_PASS_Q)
     done = skv__schedule_traffic(&forecast->shard, options->reduce,
                                  forecast->shard.ranks > SAMPLED_SLICES ? SAMPLED_SLICES : 0,
