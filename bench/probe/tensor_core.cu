@@ -4,6 +4,7 @@
  *
  * Each trial is a product D[64][N] = C + A[64][64] B[64][N] as four k16 steps, on random bf16
  * values of random magnitude (exponents spread over 2^+-`spread`). */
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,8 @@ template <int N> __global__ void __launch_bounds__(128) product_ss(probe_t p) {
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < 4; ++k)
-    wgmma<bf16_type, N>::ss(d, descriptor_rows(a) + 2 * k, descriptor_rows(b) + 2 * k, 1);
+    wgmma<bf16_type, N>::ss(d, descriptor(descriptor_rows(a) + 2 * k),
+                            descriptor(descriptor_rows(b) + 2 * k), 1);
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_pin(d);
@@ -94,7 +96,8 @@ template <int N> __global__ void __launch_bounds__(128) product_rs(probe_t p) {
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < 4; ++k)
-    wgmma<bf16_type, N>::rs(d, fragments[k], descriptor_columns(b, DEPTH * 128) + 128 * k, 1);
+    wgmma<bf16_type, N>::rs(d, fragments[k],
+                            descriptor(descriptor_columns(b, DEPTH * 128) + 128 * k), 1);
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_pin(d);
@@ -287,26 +290,31 @@ static void probe_neighbours(int spread, inputs_t in, const float *base) {
   }
 }
 
-/* Row by row, A is zero in the last `zeros` of the 64 columns. There B holds first its values, then
- * values 2^`shift` as large: is the result the same? With A zero in all of the last k16 step the
- * step is also left out, by comparing with B zero there. */
-static void probe_zeros(int spread, int zeros, int shift) {
+/* A is zero in the last `zeros` of the 64 columns. There B holds values of 2^`shift`, or zeros: is
+ * the result the same? The other values of B and all of C are 2^`live` times the random ones. */
+static void probe_zeros(int spread, int zeros, int shift, int live) {
   inputs_t in = inputs_random(spread);
   for (int64_t i = 0; i < TRIALS * ROWS * DEPTH; ++i)
     if (i % DEPTH >= DEPTH - zeros)
       in.a[i] = 0;
+  for (int64_t i = 0; i < TRIALS * ROWS * WIDTH; ++i)
+    in.c[i] = ldexpf(in.c[i], live);
   inputs_t zero = in;
   zero.b = (uint16_t *)malloc(sizeof *in.b * TRIALS * WIDTH * DEPTH);
   for (int64_t i = 0; i < TRIALS * WIDTH * DEPTH; ++i) {
     bool dead = i % DEPTH >= DEPTH - zeros;
-    zero.b[i] = dead ? 0 : in.b[i];
     uint16_t exponent = (uint16_t)(127 + shift) << 7;
-    in.b[i] = dead ? (uint16_t)((in.b[i] & 0x807f) | exponent) : in.b[i];
+    uint32_t bits = (uint32_t)in.b[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    in.b[i] = dead ? (uint16_t)((in.b[i] & 0x807f) | exponent) : bf16_of(ldexpf(value, live));
+    zero.b[i] = dead ? 0 : in.b[i];
   }
   float *with = run_product(product_ss<128>, in), *without = run_product(product_ss<128>, zero);
   char question[128];
-  snprintf(question, sizeof question, "%d of 64 products are 0 times 2^%d, against 0 times 0",
-           zeros, shift);
+  snprintf(question, sizeof question,
+           "%d of 64 products are 0 times 2^%d, others about 2^%d, against 0 times 0", zeros, shift,
+           live);
   compare(question, spread, with, without, NULL, ROWS, 128);
   free(with), free(without), free(zero.b);
   inputs_free(in);
@@ -340,10 +348,11 @@ int main(void) {
     probe_neighbours(spread, in, base);
     probe_orders(spread, in, base);
     for (int shift = 0; shift <= 120; shift += 40) {
-      probe_zeros(spread, 16, shift);
-      probe_zeros(spread, 24, shift);
+      probe_zeros(spread, 16, shift, 0);
+      probe_zeros(spread, 24, shift, 0);
     }
-    probe_zeros(spread, 24, 127);
+    for (int live = 0; live >= -64; live -= 8)
+      probe_zeros(spread, 24, 120, live);
     free(base);
     inputs_free(in);
   }

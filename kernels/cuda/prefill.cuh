@@ -58,21 +58,32 @@ template <int Dim> struct prefill_shared {
   uint8_t v[shape::kStages][kTileBytes];
   /* O of the block at hand, as the threads hold it */
   float4 block[shape::kBlocks ? shape::kConsumers : 1][shape::kBlocks ? Dim / 8 : 1][128];
+  float2 block_rows[shape::kConsumers][64]; /* its (e, l), by row */
   uint64_t q_full, q_empty, v_here;
   uint64_t k_full[shape::kStages], k_empty[shape::kStages];
   uint64_t v_full[shape::kStages], v_empty[shape::kStages];
-  int32_t tile; /* valid from q_full to q_empty; -1: no more */
+  /* valid from q_full to q_empty: */
+  int32_t tile;      /* -1: no more */
+  int32_t k_length;  /* keys of the sequence */
+  int32_t low, high; /* keys that the tile's first row would see of an endless sequence */
 };
 
 /* A row tile: kRows queries of one head, and the key tiles that some of them see. */
 typedef struct row_tile {
   int32_t sequence, head, q_begin;
   int32_t q_length, k_length;
+  int32_t low, high; /* keys that the first row would see of an endless sequence */
   int32_t tile_begin, tile_end;
 } row_tile_t;
 
 SKV_DEVICE int32_t clamp_token(int64_t token, int64_t most) {
   return (int32_t)(token < 0 ? 0 : token < most ? token : most);
+}
+
+/* Row r of a tile sees `low` + r and `high` + r: both stay far from where int32 ends. */
+SKV_DEVICE int32_t saturate(int64_t token) {
+  const int64_t most = INT32_MAX - 4096;
+  return (int32_t)(token < -most ? -most : token < most ? token : most);
 }
 
 /* Longest first within a band of heads whose keys and values share the L2 cache. */
@@ -88,6 +99,8 @@ SKV_DEVICE row_tile_t row_tile_at(const prefill_params_t &p, int32_t index) {
   t.q_length = (int32_t)p.q_lengths[t.sequence];
   int64_t k_length = p.k_lengths[t.sequence], position = p.q_start[t.sequence] + t.q_begin;
   t.k_length = (int32_t)k_length;
+  t.low = saturate(position - p.left_tokens);
+  t.high = saturate(position + p.right_tokens + 1);
   int32_t rows = t.q_length - t.q_begin < Rows ? t.q_length - t.q_begin : Rows;
   t.tile_begin = clamp_token(position - p.left_tokens, k_length) / Keys;
   t.tile_end = (clamp_token(position + rows + p.right_tokens, k_length) + Keys - 1) / Keys;
@@ -148,13 +161,14 @@ template <int Dim> SKV_DEVICE void produce(prefill_shared<Dim> *s, const prefill
       index = (int32_t)atomicAdd(p.next_tile, 1);
     index = __shfl_sync(0xffffffff, index, 0);
     bool more = index < p.tiles;
-    row_tile_t t;
+    row_tile_t t = {};
     if (more)
       t = row_tile_at<shape::kRows, shape::kKeys>(p, index);
     barrier_wait(&s->q_empty, q_parity);
     q_parity ^= 1;
     if (threadIdx.x == 0) {
       s->tile = more ? index : -1;
+      s->k_length = t.k_length, s->low = t.low, s->high = t.high;
       if (more && t.tile_begin < t.tile_end)
         load_tile<Dim, shape::kRows>(s->q, &p.q, &s->q_full, t.q_begin, t.head, t.sequence);
       else
@@ -162,13 +176,18 @@ template <int Dim> SKV_DEVICE void produce(prefill_shared<Dim> *s, const prefill
     }
     if (!more)
       return;
-    for (int32_t tile = t.tile_begin; tile < t.tile_end; ++tile) {
-      int32_t token = tile * shape::kKeys;
-      barrier_wait(&s->k_empty[k_ring.stage], k_ring.parity);
-      if (threadIdx.x == 0)
-        load_tile<Dim, shape::kKeys>(s->k[k_ring.stage], &p.k, &s->k_full[k_ring.stage], token,
-                                     t.head / p.group, t.sequence);
-      ring_advance<shape::kStages>(&k_ring);
+    /* K is one tile ahead, because consumers let go of it first. */
+    for (int32_t tile = t.tile_begin; tile <= t.tile_end; ++tile) {
+      if (tile < t.tile_end) {
+        barrier_wait(&s->k_empty[k_ring.stage], k_ring.parity);
+        if (threadIdx.x == 0)
+          load_tile<Dim, shape::kKeys>(s->k[k_ring.stage], &p.k, &s->k_full[k_ring.stage],
+                                       tile * shape::kKeys, t.head / p.group, t.sequence);
+        ring_advance<shape::kStages>(&k_ring);
+      }
+      if (tile == t.tile_begin)
+        continue;
+      int32_t token = (tile - 1) * shape::kKeys;
       barrier_wait(&s->v_empty[v_ring.stage], v_ring.parity);
       if (token + shape::kKeys > t.k_length)
         load_last_values<Dim>(s, v_ring, &here_parity, p, t, token);
@@ -183,39 +202,55 @@ template <int Dim> SKV_DEVICE void produce(prefill_shared<Dim> *s, const prefill
 
 /* ---- a consumer's products ---- */
 
+/* s = Q K^T for 64 rows and a tile of K; q and k are low words of descriptors. */
 template <typename Type, int Dim, int Keys>
-SKV_DEVICE void issue_scores(float (&s)[Keys / 2], const uint8_t *q, const uint8_t *k) {
+SKV_DEVICE void issue_scores(float (&s)[Keys / 2], uint32_t q, uint32_t k) {
   constexpr int kRows = prefill_shape<Dim>::kRows;
 #pragma unroll
   for (int step = 0; step < Dim / 16; ++step)
-    wgmma<Type, Keys>::ss(s, descriptor_rows(q) + step / 4 * (kRows * 8) + step % 4 * 2,
-                          descriptor_rows(k) + step / 4 * (Keys * 8) + step % 4 * 2, step > 0);
-  wgmma_commit();
+    wgmma<Type, Keys>::ss(s, descriptor(q + step / 4 * (kRows * 8) + step % 4 * 2),
+                          descriptor(k + step / 4 * (Keys * 8) + step % 4 * 2), step > 0);
 }
 
+/* o = P V, added to what o is when `keep`. */
 template <typename Type, int Dim, int Keys>
-SKV_DEVICE void issue_values(float (&o)[Dim / 2], const uint32_t (&p)[Keys / 4], const uint8_t *v,
+SKV_DEVICE void issue_values(float (&o)[Dim / 2], const uint32_t (&p)[Keys / 4], uint32_t v,
                              int keep) {
 #pragma unroll
   for (int step = 0; step < Keys / 16; ++step)
-    wgmma<Type, Dim>::rs(o, p + 4 * step, descriptor_columns(v, Keys * 128) + 128 * step,
-                         step > 0 ? 1 : keep);
-  wgmma_commit();
+    wgmma<Type, Dim>::rs(o, p + 4 * step, descriptor(v + 128 * step), step > 0 ? 1 : keep);
 }
 
 /* ---- the state of a block, and pending nodes ---- */
 
+SKV_DEVICE uint32_t my_warpgroup(void) {
+  return threadIdx.x / 128 - 1;
+}
+/* The first of the thread's two rows among its warpgroup's; the other is 8 below. */
+SKV_DEVICE uint32_t my_row(void) {
+  return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+}
+
 /* What a consumer warpgroup has of its 64 rows besides the leaf at hand. */
 typedef struct pending {
-  rows_t block; /* of the leaves of this block that have ended */
-  bool block_started;
-  uint32_t levels; /* which levels of the stack hold a node */
+  bool block_started; /* leaves of this block have ended: block and block_rows hold their state */
+  uint32_t levels;    /* which levels of the stack hold a node */
 } pending_t;
+
+SKV_DEVICE void put_rows(float2 *to, const rows_t &rows) {
+  to[my_row()] = make_float2(rows.e[0], rows.l[0]);
+  to[my_row() + 8] = make_float2(rows.e[1], rows.l[1]);
+}
+SKV_DEVICE rows_t get_rows(const float2 *from) {
+  float2 a = from[my_row()], b = from[my_row() + 8];
+  return (rows_t){{a.x, b.x}, {a.y, b.y}};
+}
 
 /* o = merge(left, o). `left` is [Count / 4][128]. */
 template <int Count>
-SKV_DEVICE void merge_left(float (&o)[Count], const float4 *left, uint32_t thread,
-                           const float (&wl)[2], const float (&wr)[2]) {
+SKV_DEVICE void merge_left(float (&o)[Count], const float4 *left, const float (&wl)[2],
+                           const float (&wr)[2]) {
+  const uint32_t thread = threadIdx.x % 128;
   bool plain = !__any_sync(0xffffffff, wl[0] != 1.0f || wl[1] != 1.0f);
 #pragma unroll
   for (int i = 0; i < Count / 4; ++i) {
@@ -229,50 +264,56 @@ SKV_DEVICE void merge_left(float (&o)[Count], const float4 *left, uint32_t threa
   }
 }
 
-template <int Count>
-SKV_DEVICE void store_image(float4 *to, uint32_t thread, const float (&o)[Count]) {
+template <int Count> SKV_DEVICE void store_image(float4 *to, const float (&o)[Count]) {
 #pragma unroll
   for (int i = 0; i < Count / 4; ++i)
-    to[i * 128 + thread] = make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
+    to[i * 128 + threadIdx.x % 128] =
+        make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
 }
 
-template <int Dim>
-SKV_DEVICE float4 *stack_slot(const prefill_params_t &p, uint32_t warpgroup, int32_t level) {
-  int64_t group = (int64_t)blockIdx.x * prefill_shape<Dim>::kConsumers + warpgroup;
-  int64_t slot = group * p.stack_levels + level;
-  return p.stack + slot * (1 + Dim / 8) * 128;
+template <int Dim> SKV_DEVICE float4 *stack_slot(const prefill_params_t &p, int32_t level) {
+  int64_t group = (int64_t)blockIdx.x * prefill_shape<Dim>::kConsumers + my_warpgroup();
+  return p.stack + (group * p.stack_levels + level) * (1 + Dim / 8) * 128;
 }
 
 template <int Dim>
 SKV_DEVICE void pop_node(const prefill_params_t &p, float (&o)[Dim / 2], rows_t *rows,
-                         uint32_t warpgroup, uint32_t thread, int32_t level) {
-  const float4 *slot = stack_slot<Dim>(p, warpgroup, level);
-  float4 head = slot[thread];
+                         int32_t level) {
+  const float4 *slot = stack_slot<Dim>(p, level);
+  float4 head = slot[threadIdx.x % 128];
   rows_t left = {{head.x, head.y}, {head.z, head.w}};
   float wl[2], wr[2];
   merge_rows(&left, rows, wl, wr);
-  merge_left(o, slot + 128, thread, wl, wr);
+  merge_left(o, slot + 128, wl, wr);
 }
 
 template <int Dim>
 SKV_DEVICE void push_node(const prefill_params_t &p, const float (&o)[Dim / 2], const rows_t *rows,
-                          uint32_t warpgroup, uint32_t thread, int32_t level) {
-  float4 *slot = stack_slot<Dim>(p, warpgroup, level);
-  slot[thread] = make_float4(rows->e[0], rows->e[1], rows->l[0], rows->l[1]);
-  store_image(slot + 128, thread, o);
+                          int32_t level) {
+  float4 *slot = stack_slot<Dim>(p, level);
+  slot[threadIdx.x % 128] = make_float4(rows->e[0], rows->e[1], rows->l[0], rows->l[1]);
+  store_image(slot + 128, o);
+}
+
+/* o and rows = merge(block at hand, them). */
+template <int Dim>
+SKV_DEVICE void merge_block(prefill_shared<Dim> *s, float (&o)[Dim / 2], rows_t *rows) {
+  rows_t left = get_rows(s->block_rows[my_warpgroup()]);
+  float wl[2], wr[2];
+  merge_rows(&left, rows, wl, wr);
+  merge_left(o, &s->block[my_warpgroup()][0][0], wl, wr);
 }
 
 /* The leaf that ends before key tile `tile` becomes part of its block, and a block that ends there
  * part of the tree. */
 template <int Dim>
-SKV_DEVICE void end_leaf(const prefill_params_t &p, float (&o)[Dim / 2], rows_t rows,
-                         pending_t *pending, float4 *block, uint32_t warpgroup, uint32_t thread,
-                         int32_t tile) {
+SKV_DEVICE void end_leaf(prefill_shared<Dim> *s, const prefill_params_t &p, float (&o)[Dim / 2],
+                         rows_t *leaf, pending_t *pending, int32_t tile) {
+  rows_t rows = *leaf;
+  *leaf = rows_empty();
   leaf_end(&rows);
   if (prefill_shape<Dim>::kBlocks && pending->block_started) {
-    float wl[2], wr[2];
-    merge_rows(&pending->block, &rows, wl, wr);
-    merge_left(o, block, thread, wl, wr);
+    merge_block<Dim>(s, o, &rows);
   } else {
 #pragma unroll
     for (int i = 0; i < Dim / 2; ++i)
@@ -280,34 +321,30 @@ SKV_DEVICE void end_leaf(const prefill_params_t &p, float (&o)[Dim / 2], rows_t 
   }
   pending->block_started = prefill_shape<Dim>::kBlocks && tile % p.block_tiles != 0;
   if (pending->block_started) {
-    pending->block = rows;
-    store_image(block, thread, o);
+    put_rows(s->block_rows[my_warpgroup()], rows);
+    store_image(&s->block[my_warpgroup()][0][0], o);
     return;
   }
   int32_t index = tile / p.block_tiles - 1, level = 0;
   for (; index >> level & 1; ++level)
     if (pending->levels >> level & 1) {
-      pop_node<Dim>(p, o, &rows, warpgroup, thread, level);
+      pop_node<Dim>(p, o, &rows, level);
       pending->levels &= ~(1u << level);
     }
-  push_node<Dim>(p, o, &rows, warpgroup, thread, level);
+  push_node<Dim>(p, o, &rows, level);
   pending->levels |= 1u << level;
 }
 
 /* The last leaf, its block, and the pending nodes from the right: the root. */
 template <int Dim>
-SKV_DEVICE void end_rows(const prefill_params_t &p, float (&o)[Dim / 2], rows_t *rows,
-                         pending_t *pending, const float4 *block, uint32_t warpgroup,
-                         uint32_t thread) {
+SKV_DEVICE void end_rows(prefill_shared<Dim> *s, const prefill_params_t &p, float (&o)[Dim / 2],
+                         rows_t *rows, pending_t *pending) {
   leaf_end(rows);
-  float wl[2], wr[2];
-  if (prefill_shape<Dim>::kBlocks && pending->block_started) {
-    merge_rows(&pending->block, rows, wl, wr);
-    merge_left(o, block, thread, wl, wr);
-  }
+  if (prefill_shape<Dim>::kBlocks && pending->block_started)
+    merge_block<Dim>(s, o, rows);
   for (int32_t level = 0; pending->levels >> level; ++level)
     if (pending->levels >> level & 1)
-      pop_node<Dim>(p, o, rows, warpgroup, thread, level);
+      pop_node<Dim>(p, o, rows, level);
 }
 
 /* ---- results ---- */
@@ -341,7 +378,8 @@ template <int Count> SKV_DEVICE void divide_rows(float (&o)[Count], const rows_t
 
 template <typename Type, int Dim>
 SKV_DEVICE void write_rows(const prefill_params_t &p, const row_tile_t &t, float (&o)[Dim / 2],
-                           const rows_t &rows, int32_t row) {
+                           const rows_t &rows) {
+  const int32_t row = 64 * (int32_t)my_warpgroup() + (int32_t)my_row();
   divide_rows(o, rows);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -361,142 +399,127 @@ SKV_DEVICE void write_rows(const prefill_params_t &p, const row_tile_t &t, float
 
 /* ---- a consumer ---- */
 
-/* Keys that the thread's rows see. */
-SKV_DEVICE void row_limits(const prefill_params_t &p, const row_tile_t &t, int32_t row,
-                           int32_t (&low)[2], int32_t (&high)[2]) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    int64_t position = p.q_start[t.sequence] + t.q_begin + row + 8 * r;
-    low[r] = clamp_token(position - p.left_tokens, t.k_length);
-    high[r] = clamp_token(position + p.right_tokens + 1, t.k_length);
-  }
-}
-
-/* The keys that all 64 rows from `row` on see: tiles inside need no mask. */
-SKV_DEVICE void common_limits(const prefill_params_t &p, const row_tile_t &t, int32_t row,
-                              int32_t *low, int32_t *high) {
-  int64_t position = p.q_start[t.sequence] + t.q_begin + row;
-  *low = clamp_token(position + 63 - p.left_tokens, t.k_length);
-  *high = clamp_token(position + p.right_tokens + 1, t.k_length);
-}
-
 /* Where a consumer warpgroup is. */
 template <int Dim> struct consumer {
-  uint32_t warpgroup, thread, my_turn, next_turn;
-  int32_t low[2], high[2]; /* keys that the thread's rows see */
-  ring_t k_ring, v_ring;
+  uint32_t q;     /* descriptor of the warpgroup's rows of Q */
+  uint32_t tiles; /* of K that were used so far: the next one's stage and parity follow */
   rows_t rows;
   pending_t pending;
-  int32_t keep; /* 0: the next products of weights and values start a leaf */
+  int32_t leaf_left; /* tiles until the leaf at hand has ended */
+  int32_t keep;      /* 0: the next products of weights and values start a leaf */
   float o[Dim / 2], scores[prefill_shape<Dim>::kKeys / 2];
   uint32_t weights[prefill_shape<Dim>::kKeys / 4];
 };
+
+/* The stage of a ring that its n-th tile is in, and the parity of waiting for it. */
+template <int Dim> SKV_DEVICE ring_t ring_of(uint32_t n) {
+  constexpr uint32_t kStages = prefill_shape<Dim>::kStages;
+  return (ring_t){n % kStages, n / kStages & 1};
+}
 
 SKV_DEVICE void arrive_as_warp(uint64_t *barrier) {
   if (threadIdx.x % 32 == 0)
     barrier_arrive(barrier);
 }
 
-/* ptxas would move the wait that follows up to the first shuffle, and the softmax would hide
- * nothing. It keeps the wait behind this instruction, which needs the masses and never runs: a mass
- * is not negative. */
-SKV_DEVICE void finish_softmax(const rows_t &rows) {
-  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(
-                   rows.l[0] + rows.l[1])
-               : "memory");
-}
-
-template <int Dim, bool Masked>
-SKV_DEVICE void soften(const prefill_params_t &p, consumer<Dim> *me, float (&factor)[2],
+/* Scores of a tile become weights. */
+template <typename Type, int Dim, bool Masked>
+SKV_DEVICE void soften(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
                        int32_t tile) {
   constexpr int kKeys = prefill_shape<Dim>::kKeys;
-  if (Masked)
-    mask_scores<kKeys>(me->scores, tile * kKeys + 2 * (int32_t)(me->thread % 4), me->low, me->high);
-  softmax_tile<kKeys>(me->scores, &me->rows, factor, p.c);
+  if (Masked) {
+    int32_t row = 64 * (int32_t)my_warpgroup() + (int32_t)my_row();
+    int32_t low[2] = {max(s->low + row, 0), max(s->low + row + 8, 0)};
+    int32_t high[2] = {min(s->high + row, s->k_length), min(s->high + row + 8, s->k_length)};
+    mask_scores<kKeys>(me->scores, tile * kKeys + 2 * (int32_t)(threadIdx.x % 4), low, high);
+  }
+  softmax_tile<Type, kKeys>(me->weights, me->scores, &me->rows, me->o, p.c);
 }
 
-/* The first tile of a row tile: its scores have nothing to hide behind. */
+template <int Dim> SKV_DEVICE uint32_t k_descriptor(prefill_shared<Dim> *s, uint32_t stage) {
+  return descriptor_rows(s->k[stage]);
+}
+template <int Dim> SKV_DEVICE uint32_t v_descriptor(prefill_shared<Dim> *s, uint32_t stage) {
+  return descriptor_columns(s->v[stage], prefill_shape<Dim>::kKeys * 128);
+}
+
+/* The first tile of a row tile: no values to multiply yet. */
 template <typename Type, int Dim>
 SKV_DEVICE void first_tile(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
-                           const uint8_t *q, int32_t tile) {
-  float factor[2];
-  barrier_wait(&s->k_full[me->k_ring.stage], me->k_ring.parity);
+                           int32_t tile) {
+  typedef prefill_shape<Dim> shape;
+  ring_t k_ring = ring_of<Dim>(me->tiles++);
+  barrier_wait(&s->k_full[k_ring.stage], k_ring.parity);
   wgmma_pin(me->scores);
   wgmma_begin();
-  issue_scores<Type, Dim, prefill_shape<Dim>::kKeys>(me->scores, q, s->k[me->k_ring.stage]);
+  issue_scores<Type, Dim, shape::kKeys>(me->scores, me->q, k_descriptor(s, k_ring.stage));
+  wgmma_commit();
   wgmma_wait<0>();
   wgmma_pin(me->scores);
-  arrive_as_warp(&s->k_empty[me->k_ring.stage]);
-  ring_advance<prefill_shape<Dim>::kStages>(&me->k_ring);
-  soften<Dim, true>(p, me, factor, tile);
-  pack_weights<Type, prefill_shape<Dim>::kKeys>(me->weights, me->scores);
+  arrive_as_warp(&s->k_empty[k_ring.stage]);
+  soften<Type, Dim, true>(s, p, me, tile);
 }
 
-/* Scores of `tile`, and values of the tile before it. No branch from the first product to the last
- * wait. */
+/* In the warpgroup's turn: values of the tile before `tile`, and scores of `tile`. Outside of it,
+ * while others multiply: the softmax of `tile`, and what the end of a leaf brings. */
 template <typename Type, int Dim, bool Pinned, bool Masked>
 SKV_DEVICE void next_tile(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
-                          const uint8_t *q, int32_t tile) {
+                          int32_t tile) {
   typedef prefill_shape<Dim> shape;
-  float factor[2];
-  bool new_leaf = Pinned && tile % p.leaf_tiles == 0;
-  rows_t ended = me->rows;
-  if (new_leaf)
-    me->rows = rows_empty();
-  barrier_wait(&s->k_full[me->k_ring.stage], me->k_ring.parity);
-  barrier_wait(&s->v_full[me->v_ring.stage], me->v_ring.parity);
-  named_sync(me->my_turn, 256);
+  constexpr uint32_t kTurn = 256; /* threads that meet: one warpgroup waits, one has its turn */
+  ring_t k_ring = ring_of<Dim>(me->tiles), v_ring = ring_of<Dim>(me->tiles - 1);
+  uint32_t k = k_descriptor(s, k_ring.stage), v = v_descriptor(s, v_ring.stage);
+  barrier_wait(&s->v_full[v_ring.stage], v_ring.parity);
+  barrier_wait(&s->k_full[k_ring.stage], k_ring.parity);
+  named_sync(1 + my_warpgroup(), kTurn);
   wgmma_pin(me->scores);
   wgmma_pin(me->weights);
   wgmma_pin(me->o);
   wgmma_begin();
-  issue_scores<Type, Dim, prefill_shape<Dim>::kKeys>(me->scores, q, s->k[me->k_ring.stage]);
-  issue_values<Type, Dim, prefill_shape<Dim>::kKeys>(me->o, me->weights, s->v[me->v_ring.stage],
-                                                     me->keep);
-  named_arrive(me->next_turn, 256);
-  wgmma_wait<1>();
-  wgmma_pin(me->scores);
-  arrive_as_warp(&s->k_empty[me->k_ring.stage]);
-  soften<Dim, Masked>(p, me, factor, tile);
-  wgmma_pin(me->scores);
-  finish_softmax(me->rows);
+  issue_values<Type, Dim, shape::kKeys>(me->o, me->weights, v, me->keep);
+  issue_scores<Type, Dim, shape::kKeys>(me->scores, me->q, k);
+  wgmma_commit();
+  named_arrive(1 + (my_warpgroup() + 1) % shape::kConsumers, kTurn);
   wgmma_wait<0>();
+  wgmma_pin(me->scores);
   wgmma_pin(me->o);
-  arrive_as_warp(&s->v_empty[me->v_ring.stage]);
-  ring_advance<shape::kStages>(&me->k_ring);
-  ring_advance<shape::kStages>(&me->v_ring);
-  me->keep = !new_leaf;
-  if (new_leaf)
-    end_leaf<Dim>(p, me->o, ended, &me->pending, &s->block[me->warpgroup][0][0], me->warpgroup,
-                  me->thread, tile);
-  else
-    scale_rows(me->o, factor);
-  pack_weights<Type, prefill_shape<Dim>::kKeys>(me->weights, me->scores);
+  arrive_as_warp(&s->k_empty[k_ring.stage]);
+  arrive_as_warp(&s->v_empty[v_ring.stage]);
+  ++me->tiles;
+  me->keep = 1;
+  if (Pinned && __builtin_expect(--me->leaf_left == 0, 0)) {
+    me->leaf_left = p.leaf_tiles;
+    me->keep = 0;
+    end_leaf<Dim>(s, p, me->o, &me->rows, &me->pending, tile);
+  }
+  soften<Type, Dim, Masked>(s, p, me, tile);
 }
 
 template <typename Type, int Dim>
 SKV_DEVICE void last_values(prefill_shared<Dim> *s, consumer<Dim> *me) {
-  barrier_wait(&s->v_full[me->v_ring.stage], me->v_ring.parity);
+  ring_t v_ring = ring_of<Dim>(me->tiles - 1);
+  barrier_wait(&s->v_full[v_ring.stage], v_ring.parity);
   wgmma_pin(me->weights);
   wgmma_pin(me->o);
   wgmma_begin();
-  issue_values<Type, Dim, prefill_shape<Dim>::kKeys>(me->o, me->weights, s->v[me->v_ring.stage],
-                                                     me->keep);
+  issue_values<Type, Dim, prefill_shape<Dim>::kKeys>(me->o, me->weights,
+                                                     v_descriptor(s, v_ring.stage), me->keep);
+  wgmma_commit();
   wgmma_wait<0>();
   wgmma_pin(me->o);
-  arrive_as_warp(&s->v_empty[me->v_ring.stage]);
-  ring_advance<prefill_shape<Dim>::kStages>(&me->v_ring);
+  arrive_as_warp(&s->v_empty[v_ring.stage]);
 }
 
 template <typename Type, int Dim, bool Pinned>
 SKV_DEVICE void attend_rows(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
-                            const row_tile_t &t, int32_t row) {
-  constexpr int kKeys = prefill_shape<Dim>::kKeys;
-  int32_t common_low, common_high;
-  const uint8_t *q = s->q + me->warpgroup * 64 * 128;
+                            int32_t index) {
+  typedef prefill_shape<Dim> shape;
+  constexpr int kKeys = shape::kKeys;
+  row_tile_t t = row_tile_at<shape::kRows, kKeys>(p, index);
   me->rows = rows_empty();
   me->pending.block_started = false, me->pending.levels = 0;
   me->keep = 0;
+  me->leaf_left = Pinned ? p.leaf_tiles - t.tile_begin % p.leaf_tiles : 0;
 #pragma unroll
   for (int i = 0; i < Dim / 2; ++i)
     me->o[i] = 0.0f;
@@ -504,14 +527,20 @@ SKV_DEVICE void attend_rows(prefill_shared<Dim> *s, const prefill_params_t &p, c
     arrive_as_warp(&s->q_empty);
     return;
   }
-  row_limits(p, t, row, me->low, me->high);
-  common_limits(p, t, 64 * me->warpgroup, &common_low, &common_high);
-  first_tile<Type, Dim>(s, p, me, q, t.tile_begin);
-  for (int32_t tile = t.tile_begin + 1; tile < t.tile_end; ++tile)
-    if (tile * kKeys < common_low || tile * kKeys + kKeys > common_high)
-      next_tile<Type, Dim, Pinned, true>(s, p, me, q, tile);
-    else
-      next_tile<Type, Dim, Pinned, false>(s, p, me, q, tile);
+  /* tiles whose keys all of the warpgroup's rows see need no mask */
+  int32_t row = 64 * (int32_t)my_warpgroup();
+  int32_t common_low = max(t.low + row + 63, 0);
+  int32_t common_high = min(max(t.high + row, 0), t.k_length);
+  int32_t plain_begin = (common_low + kKeys - 1) / kKeys, plain_end = common_high / kKeys;
+  first_tile<Type, Dim>(s, p, me, t.tile_begin);
+  plain_end = min(plain_end, t.tile_end);
+  for (int32_t tile = t.tile_begin + 1; tile < t.tile_end;) {
+    if (tile >= plain_begin)
+      for (; tile < plain_end; ++tile)
+        next_tile<Type, Dim, Pinned, false>(s, p, me, tile);
+    if (tile < t.tile_end)
+      next_tile<Type, Dim, Pinned, true>(s, p, me, tile++);
+  }
   arrive_as_warp(&s->q_empty);
   last_values<Type, Dim>(s, me);
 }
@@ -520,30 +549,26 @@ template <typename Type, int Dim, bool Pinned>
 SKV_DEVICE void consume(prefill_shared<Dim> *s, const prefill_params_t &p) {
   typedef prefill_shape<Dim> shape;
   consumer<Dim> me;
-  me.warpgroup = threadIdx.x / 128 - 1, me.thread = threadIdx.x % 128;
-  me.my_turn = 1 + me.warpgroup, me.next_turn = 1 + (me.warpgroup + 1) % shape::kConsumers;
-  me.k_ring = me.v_ring = (ring_t){0, 0};
-  const int32_t row = 64 * me.warpgroup + me.thread / 32 * 16 + me.thread % 32 / 4;
+  me.q = uniform(descriptor_rows(s->q + my_warpgroup() * 64 * 128));
+  me.tiles = 0;
   uint32_t q_parity = 0;
-  if (me.warpgroup == shape::kConsumers - 1)
-    named_arrive(me.next_turn, 256);
+  if (my_warpgroup() == shape::kConsumers - 1)
+    named_arrive(1, 256);
   for (;;) {
     barrier_wait(&s->q_full, q_parity);
     q_parity ^= 1;
     int32_t index = s->tile;
     if (index < 0)
       break;
-    row_tile_t t = row_tile_at<shape::kRows, shape::kKeys>(p, index);
-    attend_rows<Type, Dim, Pinned>(s, p, &me, t, row);
+    attend_rows<Type, Dim, Pinned>(s, p, &me, index);
     if (Pinned)
-      end_rows<Dim>(p, me.o, &me.rows, &me.pending, &s->block[me.warpgroup][0][0], me.warpgroup,
-                    me.thread);
+      end_rows<Dim>(s, p, me.o, &me.rows, &me.pending);
     else
       leaf_end(&me.rows);
-    write_rows<Type, Dim>(p, t, me.o, me.rows, row);
+    write_rows<Type, Dim>(p, row_tile_at<shape::kRows, shape::kKeys>(p, index), me.o, me.rows);
   }
-  if (me.warpgroup == 0)
-    named_sync(me.my_turn, 256); /* takes the last turn that was given */
+  if (my_warpgroup() == 0)
+    named_sync(1, 256); /* takes the last turn that was given */
 }
 
 /* ---- the kernel ---- */

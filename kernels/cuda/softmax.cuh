@@ -46,57 +46,73 @@ template <int N> SKV_DEVICE void row_maxima(const float (&s)[N / 2], float (&mos
   }
 }
 
-/* skv__exponent and skv__rescale by selection: a branch between issuing products and waiting for
- * them makes the compiler wait at once. */
-SKV_DEVICE float exponent_of(float t) {
-  float e = ceilf(t) + 0.0f;
-  e = t < -SKV__EXPONENT_LIMIT && t >= -FLT_MAX ? -SKV__EXPONENT_LIMIT : e;
-  e = t > SKV__EXPONENT_LIMIT ? skv__bits_float(SKV__INF_BITS) : e;
-  return e == e ? e : skv__bits_float(SKV__NAN_BITS);
-}
-SKV_DEVICE float rescale_of(float e_old, float e_new) {
-  float d = e_old - e_new;
-  float clamped = d > -127.0f ? d : -127.0f;
-  float power = skv__bits_float((uint32_t)(__float2int_rz(clamped) + 127) << 23);
-  power = d == d ? power : skv__bits_float(SKV__NAN_BITS);
-  return e_old == e_new ? 1.0f : power;
+/* The exponent of a row is chosen at the first tile that it sees in a leaf, above the tile's
+ * largest logit, and stays while no thread's weights of a tile sum to this: far from where weights
+ * overflow, in fp16 too. So most tiles need no maximum, and O is rarely rescaled. */
+#define WEIGHTS_MOST 0x1p14f
+
+/* Weights 2^(s c + bias) of a tile: packed as the products' A operand, and summed in the order of
+ * the thread's columns. */
+template <typename Type, int N>
+SKV_DEVICE void weigh_keys(uint32_t (&p)[N / 4], float (&sum)[2], const float (&s)[N / 2],
+                           const float (&bias)[2], float c) {
+  sum[0] = sum[1] = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N / 2; i += 2) {
+    int r = i / 2 % 2;
+    float low = exp2_fast(__fmaf_rn(s[i], c, bias[r]));
+    float high = exp2_fast(__fmaf_rn(s[i + 1], c, bias[r]));
+    sum[r] += low;
+    sum[r] += high;
+    p[i / 2] = pack<Type>(low, high);
+  }
 }
 
-/* One tile of N keys: scores become weights 2^(s c - e), rows advance, `factor` is what O must be
- * multiplied by before the tile's products are added: exactly 1 where the exponent did not move. */
-template <int N>
-SKV_DEVICE void softmax_tile(float (&s)[N / 2], rows_t *rows, float (&factor)[2], float c) {
+/* Whether some thread of row r's quad says so. */
+SKV_DEVICE bool any_in_quad(bool says) {
+  return (__ballot_sync(0xffffffff, says) >> (threadIdx.x % 32 & 28) & 15) != 0;
+}
+
+SKV_DEVICE float bias_of(float e) {
+  return skv__is_empty(e) ? 0.0f : -e;
+}
+
+/* A tile for which some row of the warp needs another exponent: those rows get theirs. `factor` is
+ * what O must be multiplied by: exactly 1 where the exponent did not move. */
+template <typename Type, int N>
+SKV_DEVICE void raise_rows(uint32_t (&p)[N / 4], float (&sum)[2], const float (&s)[N / 2],
+                           rows_t *rows, float (&factor)[2], float c) {
   float most[2], bias[2];
   row_maxima<N>(s, most);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float e_tile = exponent_of(most[r] * c), e_old = rows->e[r];
-    rows->e[r] = e_old > e_tile ? e_old : e_tile;
-    factor[r] = rescale_of(e_old, rows->e[r]);
-    bias[r] = skv__is_empty(rows->e[r]) ? 0.0f : -rows->e[r];
+    float e = rows->e[r], e_tile = skv__exponent(most[r] * c);
+    bool unfit = any_in_quad(!(sum[r] < WEIGHTS_MOST) || skv__is_empty(e));
+    rows->e[r] = unfit && !(e > e_tile) ? e_tile : e;
+    factor[r] = skv__rescale(e, rows->e[r]);
     rows->l[r] *= factor[r];
+    bias[r] = bias_of(rows->e[r]);
   }
-#pragma unroll
-  for (int i = 0; i < N / 2; ++i) {
-    int r = i / 2 % 2;
-    s[i] = exp2_fast(__fmaf_rn(s[i], c, bias[r]));
-    rows->l[r] += s[i];
-  }
+  weigh_keys<Type, N>(p, sum, s, bias, c);
 }
 
-template <typename Type, int N>
-SKV_DEVICE void pack_weights(uint32_t (&p)[N / 4], const float (&s)[N / 2]) {
+/* One tile of N keys: scores become weights, rows and O advance. */
+template <typename Type, int N, int Count>
+SKV_DEVICE void softmax_tile(uint32_t (&p)[N / 4], const float (&s)[N / 2], rows_t *rows,
+                             float (&o)[Count], float c) {
+  float sum[2], bias[2] = {bias_of(rows->e[0]), bias_of(rows->e[1])};
+  weigh_keys<Type, N>(p, sum, s, bias, c);
+  bool fits = sum[0] < WEIGHTS_MOST && sum[1] < WEIGHTS_MOST;
+  fits &= !skv__is_empty(rows->e[0]) && !skv__is_empty(rows->e[1]);
+  if (__builtin_expect(!__all_sync(0xffffffff, fits), 0)) {
+    float factor[2];
+    raise_rows<Type, N>(p, sum, s, rows, factor, c);
 #pragma unroll
-  for (int i = 0; i < N / 4; ++i)
-    p[i] = pack<Type>(s[2 * i], s[2 * i + 1]);
-}
-
-template <int Count> SKV_DEVICE void scale_rows(float (&o)[Count], const float (&factor)[2]) {
-  if (!__any_sync(0xffffffff, factor[0] != 1.0f || factor[1] != 1.0f))
-    return;
-#pragma unroll
-  for (int i = 0; i < Count; ++i)
-    o[i] *= factor[i / 2 % 2];
+    for (int i = 0; i < Count; ++i)
+      o[i] *= factor[i / 2 % 2];
+  }
+  rows->l[0] += sum[0];
+  rows->l[1] += sum[1];
 }
 
 /* ---- where a leaf ends ---- */

@@ -13,18 +13,29 @@ typedef struct fp16_type fp16_type;
 
 /* ---- descriptors ---- */
 
+/* The low word of a descriptor names the address; the high word is the same for all operands here.
+ * `uniform` tells the compiler that all threads of the warp have one value, so that it can keep
+ * descriptors in uniform registers and step them there. */
+SKV_DEVICE uint32_t uniform(uint32_t value) {
+  return __reduce_or_sync(0xffffffff, value);
+}
+
+SKV_DEVICE uint64_t descriptor(uint32_t low) {
+  uint64_t whole;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(whole) : "r"(low), "r"(1024u >> 4 | 1u << 30));
+  return whole;
+}
+
 /* Rows of the operand run along M or N: 8 of them are 1024 bytes. A step of 16 columns adds 2, at
  * most three times; then the next slab. */
-SKV_DEVICE uint64_t descriptor_rows(const void *slab) {
-  return (uint64_t)((shared_address(slab) & 0x3ffff) >> 4) | (uint64_t)1 << 16 |
-         (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+SKV_DEVICE uint32_t descriptor_rows(const void *slab) {
+  return (shared_address(slab) & 0x3ffff) >> 4 | 1u << 16;
 }
 
 /* Rows of the operand run along K (B transposed): 64 columns a slab, the next 64 `slab_bytes`
  * later. A step of 16 rows adds 128. */
-SKV_DEVICE uint64_t descriptor_columns(const void *slab, uint32_t slab_bytes) {
-  return (uint64_t)((shared_address(slab) & 0x3ffff) >> 4) | (uint64_t)(slab_bytes >> 4) << 16 |
-         (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+SKV_DEVICE uint32_t descriptor_columns(const void *slab, uint32_t slab_bytes) {
+  return (shared_address(slab) & 0x3ffff) >> 4 | slab_bytes >> 4 << 16;
 }
 
 /* ---- order ---- */

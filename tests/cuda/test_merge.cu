@@ -1,0 +1,176 @@
+/* test_merge.cu: the merge kernels against skv__merge_row as the host's compiler builds it: the
+ * same bits, for random states with specials, for every count of states, in place, beside guard
+ * bytes. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/merge.h"
+#include "kernels/state.h"
+
+enum { GUARD = 64 }; /* floats before and after a slice */
+
+static int failures;
+
+static void check(cudaError_t status) {
+  if (status != cudaSuccess) {
+    fprintf(stderr, "cuda: %s\n", cudaGetErrorString(status));
+    exit(1);
+  }
+}
+
+static uint64_t random_state = 0x2545f4914f6cdd1du;
+static uint32_t random_bits(void) {
+  random_state ^= random_state << 13, random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return (uint32_t)(random_state >> 32);
+}
+
+static float float_of(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* Mostly ordinary values; now and then any bit pattern at all. */
+static float random_value(void) {
+  if (random_bits() % 64 == 0)
+    return float_of(random_bits());
+  return (float)(int32_t)random_bits() * 0x1p-28f;
+}
+
+static float random_exponent(void) {
+  static const float special[] = {-INFINITY, 0.0f, -0x1p30f, 0x1p30f, NAN, INFINITY};
+  if (random_bits() % 16 == 0)
+    return special[random_bits() % 6];
+  return (float)((int32_t)(random_bits() % 64) - 32) * (random_bits() % 8 ? 1.0f : 8.0f);
+}
+
+static float *random_slice(int64_t rows, int64_t dim) {
+  float *slice = (float *)malloc(sizeof *slice * (size_t)(rows * (dim + 2) + 2 * GUARD));
+  for (int64_t i = 0; i < rows * (dim + 2) + 2 * GUARD; ++i)
+    slice[i] = random_value();
+  for (int64_t row = 0; row < rows; ++row) {
+    float e = random_exponent();
+    slice[GUARD + rows * dim + row] = e;
+    if (skv__is_empty(e)) {
+      slice[GUARD + rows * (dim + 1) + row] = 0.0f;
+      memset(slice + GUARD + row * dim, 0, sizeof *slice * (size_t)dim);
+    }
+  }
+  return slice;
+}
+
+/* states[begin, end) merged into states[begin], by the canonical tree. */
+static void merge_on_host(float **states, int begin, int end, int64_t rows, int64_t dim) {
+  if (end - begin < 2)
+    return;
+  int split = 1;
+  while (2 * split < end - begin)
+    split *= 2;
+  merge_on_host(states, begin, begin + split, rows, dim);
+  merge_on_host(states, begin + split, end, rows, dim);
+  float *left = states[begin] + GUARD, *right = states[begin + split] + GUARD;
+  for (int64_t row = 0; row < rows; ++row)
+    skv__merge_row(left + row * dim, left + rows * dim + row, left + rows * (dim + 1) + row,
+                   right + row * dim, right[rows * dim + row], right[rows * (dim + 1) + row], dim);
+}
+
+static void test(int count, int64_t rows, int64_t dim, int into) {
+  size_t floats = (size_t)(rows * (dim + 2) + 2 * GUARD);
+  float *host[SKV__MERGE_MAX], *device[SKV__MERGE_MAX + 1];
+  const float *states[SKV__MERGE_MAX];
+  for (int i = 0; i <= count; ++i) {
+    check(cudaMalloc((void **)&device[i], floats * sizeof(float)));
+    if (i == count)
+      break;
+    host[i] = random_slice(rows, dim);
+    check(cudaMemcpy(device[i], host[i], floats * sizeof(float), cudaMemcpyHostToDevice));
+    states[i] = device[i] + GUARD;
+  }
+  int target = into < 0 ? count : into;
+  float *out = (float *)malloc(floats * sizeof(float));
+  float *expected = (float *)malloc(floats * sizeof(float));
+  memset(out, 0x5a, floats * sizeof(float));
+  if (target == count)
+    check(cudaMemcpy(device[count], out, floats * sizeof(float), cudaMemcpyHostToDevice));
+  memcpy(expected, target == count ? out : host[target], floats * sizeof(float));
+  int processors;
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+  if (skv__launch_merge(device[target] + GUARD, states, count, rows, dim, processors, 0) != SKV_OK)
+    ++failures, printf("FAIL launch\n");
+  check(cudaDeviceSynchronize());
+  check(cudaMemcpy(out, device[target], floats * sizeof(float), cudaMemcpyDeviceToHost));
+  merge_on_host(host, 0, count, rows, dim);
+  memcpy(expected + GUARD, host[0] + GUARD, (floats - 2 * GUARD) * sizeof(float));
+  int64_t differ = 0;
+  for (size_t i = 0; i < floats; ++i)
+    differ += memcmp(out + i, expected + i, sizeof *out) != 0;
+  if (differ)
+    ++failures;
+  printf("%s merge of %d, %lld rows x %lld, into %d: %lld of %zu differ\n",
+         differ ? "FAIL" : "ok  ", count, (long long)rows, (long long)dim, into, (long long)differ,
+         floats);
+  for (int i = 0; i <= count; ++i) {
+    check(cudaFree(device[i]));
+    if (i < count)
+      free(host[i]);
+  }
+  free(out), free(expected);
+}
+
+/* GB/s of merging `count` states of 262144 rows x 128. */
+static void rate(int count) {
+  int64_t rows = 262144, dim = 128;
+  size_t bytes = (size_t)(rows * (dim + 2)) * sizeof(float);
+  float *device[SKV__MERGE_MAX + 1], best[21];
+  const float *states[SKV__MERGE_MAX];
+  float *slice = random_slice(rows, dim);
+  for (int i = 0; i <= count; ++i) {
+    check(cudaMalloc((void **)&device[i], bytes));
+    check(cudaMemcpy(device[i], slice + GUARD, bytes, cudaMemcpyHostToDevice));
+    if (i < count)
+      states[i] = device[i];
+  }
+  cudaEvent_t begin, end;
+  int processors;
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+  check(cudaEventCreate(&begin));
+  check(cudaEventCreate(&end));
+  for (int i = 0; i < 21; ++i) {
+    check(cudaEventRecord(begin, 0));
+    skv__launch_merge(device[count], states, count, rows, dim, processors, 0);
+    check(cudaEventRecord(end, 0));
+    check(cudaEventSynchronize(end));
+    check(cudaEventElapsedTime(best + i, begin, end));
+  }
+  for (int i = 0; i < 21; ++i) /* insertion sort */
+    for (int j = i; j > 0 && best[j] < best[j - 1]; --j) {
+      float t = best[j];
+      best[j] = best[j - 1], best[j - 1] = t;
+    }
+  printf("{\"bench\": \"merge\", \"states\": %d, \"rows\": 262144, \"dim\": 128, \"us\": %.1f, "
+         "\"gbps\": %.0f}\n",
+         count, best[10] * 1e3f, (double)bytes * (count + 1) / (best[10] * 1e-3) / 1e9);
+  for (int i = 0; i <= count; ++i)
+    check(cudaFree(device[i]));
+  free(slice);
+}
+
+int main(void) {
+  test(2, 80000, 128, 0); /* 10.4 million merged values */
+  for (int count = 1; count <= SKV__MERGE_MAX; ++count)
+    test(count, 301, 64, -1);
+  static const int64_t dims[] = {1, 3, 8, 96, 192, 255, 256};
+  for (size_t i = 0; i < sizeof dims / sizeof *dims; ++i) {
+    test(2, 1000, dims[i], 0);
+    test(5, 77, dims[i], 4);
+  }
+  test(3, 1, 128, 1);
+  rate(2), rate(8), rate(16);
+  printf("%d failures\n", failures);
+  return failures ? 1 : 0;
+}
