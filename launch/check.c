@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "context.h"
+#include "kernels/convert.h"
 #include "launch/attention.h"
 #include "launch/oracle.h"
 
@@ -74,6 +75,13 @@ static double larger(double a, double b) {
   return a > b ? a : b;
 }
 
+/* To nearest even, and back. */
+static float rounded(skv_dtype_t dtype, float value) {
+  if (dtype == SKV_FP16)
+    return skv__widen_fp16(skv__narrow_fp16(value));
+  return dtype == SKV_BF16 ? skv__widen_bf16(skv__narrow_bf16(value)) : value;
+}
+
 /* One row of the result against its reference. */
 static void judge(checker_t *checker, const skv__oracle_row_t *row, const skv__oracle_t *oracle,
                   int64_t index) {
@@ -87,12 +95,12 @@ static void judge(checker_t *checker, const skv__oracle_row_t *row, const skv__o
   tally_t *tally = &checker->tally;
   bool empty = reference_lse == -INFINITY, exact = lse == reference_lse;
   for (int64_t d = 0; d < dim; ++d) {
-    double value = skv__oracle_widen(dtype, checker->data->o.data, number * dim + d);
-    float narrow = skv__oracle_round(dtype, (float)reference[d]);
-    float moved = skv__oracle_round(dtype, skv__oracle_round(dtype, narrow + 0.3f) - 0.3f);
+    double value = skv__load(dtype, checker->data->o.data, number * dim + d);
+    float narrow = rounded(dtype, (float)reference[d]);
+    float moved = rounded(dtype, rounded(dtype, narrow + 0.3f) - 0.3f);
     tally->error = larger(tally->error, distance(value, reference[d]));
     tally->plain_error =
-        larger(tally->plain_error, distance(skv__oracle_round(dtype, plain[d]), reference[d]));
+        larger(tally->plain_error, distance(rounded(dtype, plain[d]), reference[d]));
     tally->rounding = larger(tally->rounding, distance(moved, reference[d]));
     exact = exact && value == 0.0;
   }

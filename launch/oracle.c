@@ -6,34 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launch/narrow.h"
+#include "kernels/convert.h"
 
 enum { TILE_TOKENS = 256 };
-
-float skv__oracle_widen(skv_dtype_t dtype, const void *data, int64_t index) {
-  if (dtype == SKV_FP32)
-    return ((const float *)data)[index];
-  uint32_t half = ((const uint16_t *)data)[index], bits = half << 16;
-  float value;
-  if (dtype == SKV_BF16) {
-    memcpy(&value, &bits, sizeof value);
-    return value;
-  }
-  int exponent = (int)(half >> 10 & 31u);
-  float fraction = (float)(half & 1023u);
-  if (exponent == 31)
-    value = fraction > 0.0f ? NAN : INFINITY;
-  else
-    value = exponent == 0 ? ldexpf(fraction, -24) : ldexpf(fraction + 1024.0f, exponent - 25);
-  return half >> 15 ? -value : value;
-}
-
-float skv__oracle_round(skv_dtype_t dtype, float value) {
-  if (dtype == SKV_FP32)
-    return value;
-  uint16_t half = dtype == SKV_BF16 ? skv__narrow_bf16(value) : skv__narrow_fp16(value);
-  return skv__oracle_widen(dtype, &half, 0);
-}
 
 /* The rows in hand. Logits of keys that a row does not see are -inf. */
 typedef struct work {
@@ -66,7 +41,7 @@ static skv_status_t read_tile(work_t *work, skv__which_t which, int64_t begin, i
   int64_t elements = (end - begin) * skv__input_heads(input, which) * skv__input_dim(input, which);
   SKV_TRY(skv__input_read(input, which, work->rows[0].sequence, begin, end, work->raw, error));
   for (int64_t i = 0; i < elements; ++i)
-    work->tile[i] = skv__oracle_widen(input->extents.dtype, work->raw, i);
+    work->tile[i] = skv__load(input->extents.dtype, work->raw, i);
   return SKV_OK;
 }
 
@@ -77,7 +52,7 @@ static skv_status_t read_queries(work_t *work, skv__error_t *error) {
                             work->rows[r].query + 1, work->raw, error));
     for (int64_t d = 0; d < e->head_dim; ++d)
       work->queries[r * e->head_dim + d] =
-          skv__oracle_widen(e->dtype, work->raw, work->rows[r].head * e->head_dim + d);
+          skv__load(e->dtype, work->raw, work->rows[r].head * e->head_dim + d);
   }
   return SKV_OK;
 }

@@ -1,4 +1,5 @@
-/* oracle.h: plain attention of some rows, in fp64 and in fp32. Shares nothing with the kernels. */
+/* oracle.h: plain attention of some rows, in fp64 and in fp32. It shares the 16-bit
+ * formats (kernels/convert.h) with the kernels and nothing else. */
 #ifndef SKV_ORACLE_H
 #define SKV_ORACLE_H
 
@@ -18,8 +19,5 @@ skv_status_t skv__oracle_rows(skv__oracle_t *oracle, const skv__input_t *input,
                               const skv_problem_t *problem, const float *sinks,
                               const skv__oracle_row_t *rows, int64_t count, skv__error_t *error);
 void skv__oracle_free(skv__oracle_t *oracle);
-
-float skv__oracle_widen(skv_dtype_t dtype, const void *data, int64_t index);
-float skv__oracle_round(skv_dtype_t dtype, float value); /* to nearest even, and back */
 
 #endif

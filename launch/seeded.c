@@ -5,7 +5,7 @@
 
 #include <Random123/philox.h>
 
-#include "launch/narrow.h"
+#include "kernels/convert.h"
 
 #define OUTLIER_FACTOR 8.0f
 
@@ -49,16 +49,9 @@ void skv__seeded_fill(const skv__seeded_t *seeded, skv__which_t which, int64_t s
                       int64_t token_begin, int64_t tokens, int64_t heads, int64_t dim,
                       skv_dtype_t dtype, void *out) {
   philox4x32_key_t key = key_of(seeded);
-  float *wide = out;
-  uint16_t *narrow = out;
   int64_t index = 0;
   for (int64_t token = token_begin; token < token_begin + tokens; token++)
     for (int64_t head = 0; head < heads; head++)
-      for (int64_t d = 0; d < dim; d++, index++) {
-        float value = value_at(seeded, key, which, sequence, token, head, d);
-        if (dtype == SKV_FP32)
-          wide[index] = value;
-        else
-          narrow[index] = dtype == SKV_FP16 ? skv__narrow_fp16(value) : skv__narrow_bf16(value);
-      }
+      for (int64_t d = 0; d < dim; d++)
+        skv__store(dtype, out, index++, value_at(seeded, key, which, sequence, token, head, d));
 }

@@ -1,10 +1,9 @@
 /* Seeded inputs: known values, and a part is the same whoever makes it. */
 #include <criterion/criterion.h>
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
-#include "launch/narrow.h"
+#include "kernels/convert.h"
 #include "launch/seeded.h"
 #include "launch/shape.h"
 #include "launch/size.h"
@@ -101,68 +100,6 @@ Test(seeded, outliers_are_the_same_channels_of_q_and_k) {
       cr_expect_eq(skv__seeded_value(&seeded, (skv__which_t)which, 0, 11, 2, d),
                    ratio * skv__seeded_value(&plain, (skv__which_t)which, 0, 11, 2, d));
     }
-}
-
-static double widen_fp16(uint16_t bits) {
-  int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  double value = exponent == 31  ? (fraction ? NAN : INFINITY)
-                 : exponent == 0 ? ldexp(fraction, -24)
-                                 : ldexp(1024 + fraction, exponent - 25);
-  return bits & 0x8000 ? -value : value;
-}
-
-static double widen_bf16(uint16_t bits) {
-  uint32_t wide = (uint32_t)bits << 16;
-  float value;
-  memcpy(&value, &wide, sizeof value);
-  return value;
-}
-
-/* Every 16-bit value comes back, and so do its neighbours in fp32 and the ties between two, which
- * go to the even one. */
-static void check_narrow(uint16_t (*narrow)(float), double (*widen)(uint16_t), uint16_t infinity) {
-  for (uint32_t bits = 0; bits < infinity; bits++) {
-    double low = widen((uint16_t)bits), high = widen((uint16_t)(bits + 1));
-    if (bits + 1 == infinity) /* as if there were a next exponent */
-      high = 2.0 * low - widen((uint16_t)(bits - 1));
-    double middle = (low + high) / 2.0;
-    float tie = (float)middle;
-    if ((double)tie != middle)
-      continue; /* bf16's smallest: the tie is no fp32 */
-    cr_assert_eq(narrow((float)low), bits);
-    cr_assert_eq(narrow(-(float)low), bits | 0x8000);
-    cr_assert_eq(narrow(tie), bits + (bits & 1), "tie above %04x", bits);
-    cr_assert_eq(narrow(nextafterf(tie, 0.0f)), bits, "below the tie above %04x", bits);
-    cr_assert_eq(narrow(nextafterf(tie, INFINITY)), bits + 1, "above the tie above %04x", bits);
-  }
-  cr_assert_eq(narrow(INFINITY), infinity);
-  cr_assert_eq(narrow(-INFINITY), infinity | 0x8000);
-  cr_assert_eq(narrow(FLT_MAX), infinity);
-  cr_assert_gt(narrow(NAN) & 0x7fff, infinity);
-}
-
-static uint16_t to_fp16(float value) {
-  return skv__narrow_fp16(value);
-}
-
-static uint16_t to_bf16(float value) {
-  return skv__narrow_bf16(value);
-}
-
-Test(narrow, rounds_every_fp16_to_nearest_even) {
-  check_narrow(to_fp16, widen_fp16, 0x7c00);
-}
-
-Test(narrow, rounds_every_bf16_to_nearest_even) {
-  check_narrow(to_bf16, widen_bf16, 0x7f80);
-}
-
-Test(narrow, keeps_nan_whose_payload_is_low) {
-  uint32_t bits = 0x7f800001u;
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  cr_expect_gt(skv__narrow_bf16(value) & 0x7fff, 0x7f80);
-  cr_expect_gt(skv__narrow_fp16(value) & 0x7fff, 0x7c00);
 }
 
 Test(size, takes_counts) {
