@@ -58,33 +58,37 @@ __device__ __forceinline__ node<Width> fold(const node<Width> *nodes) {
                  fold<Count - split_of<Count>::value, Width>(nodes + split_of<Count>::value));
 }
 
-/* `Rows` rows at a time for each warp. Lanes read e and l before the first of them writes, because
- * `out` may be a state. */
+/* `Rows` rows at a time for each warp. Lane i reads e and l of one row of one state for all lanes,
+ * before anything is written, because `out` may be a state. */
 template <int Count, int Rows, int Width>
 __global__ void __launch_bounds__(256) merge_rows(const merge_params_t p) {
   const int64_t warps = (int64_t)gridDim.x * 8, lane = threadIdx.x % 32;
+  const float *state = p.states[0];
+#pragma unroll
+  for (int i = 1; i < Count; ++i)
+    state = lane % Count == i ? p.states[i] : state;
   for (int64_t first = ((int64_t)blockIdx.x * 8 + threadIdx.x / 32) * Rows; first < p.rows;
        first += warps * Rows) {
     node<Width> nodes[Rows][Count];
+    static_assert(Rows * Count <= 32, "a lane for each row and state");
+    int64_t mine = first + lane / Count % Rows, row = mine < p.rows ? mine : p.rows - 1;
+    const float *heads = state + p.rows * p.dim + row;
+    float e = heads[0], l = heads[p.rows];
+    for (int64_t column = lane * Width; column < p.dim + lane * Width; column += 32 * Width) {
+      bool here = column < p.dim;
 #pragma unroll
-    for (int r = 0; r < Rows; ++r)
+      for (int i = 0; i < Rows * Count; ++i)
+        if (here && first + i / Count < p.rows)
+          load(nodes[i / Count][i % Count].o,
+               p.states[i % Count] + (first + i / Count) * p.dim + column);
 #pragma unroll
-      for (int i = 0; i < Count; ++i) {
-        int64_t row = first + r < p.rows ? first + r : p.rows - 1;
-        nodes[r][i].e = p.states[i][p.rows * p.dim + row];
-        nodes[r][i].l = p.states[i][p.rows * (p.dim + 1) + row];
+      for (int i = 0; i < Rows * Count; ++i) {
+        nodes[i / Count][i % Count].e = __shfl_sync(0xffffffff, e, i);
+        nodes[i / Count][i % Count].l = __shfl_sync(0xffffffff, l, i);
       }
-    __syncwarp();
-    for (int64_t column = lane * Width; column < p.dim; column += 32 * Width) {
 #pragma unroll
       for (int r = 0; r < Rows; ++r)
-#pragma unroll
-        for (int i = 0; i < Count; ++i)
-          if (first + r < p.rows)
-            load(nodes[r][i].o, p.states[i] + (first + r) * p.dim + column);
-#pragma unroll
-      for (int r = 0; r < Rows; ++r)
-        if (first + r < p.rows) {
+        if (here && first + r < p.rows) {
           node<Width> root = fold<Count, Width>(nodes[r]);
           store(p.out + (first + r) * p.dim + column, root.o);
           if (column == 0) {

@@ -43,7 +43,7 @@ template <int Dim> struct prefill_shape;
 template <> struct prefill_shape<64> : tile_shape<3, 128, 3, 32, 160, 128> {
   static constexpr bool kBlocks = true; /* blocks of several leaves: their states fit */
 };
-template <> struct prefill_shape<128> : tile_shape<2, 128, 2, 40, 232, 168> {
+template <> struct prefill_shape<128> : tile_shape<2, 128, 2, 24, 240, 168> {
   static constexpr bool kBlocks = true;
 };
 template <> struct prefill_shape<256> : tile_shape<2, 64, 2, 24, 240, 168> {
@@ -405,8 +405,8 @@ template <int Dim> struct consumer {
   uint32_t tiles; /* of K that were used so far: the next one's stage and parity follow */
   rows_t rows;
   pending_t pending;
-  int32_t leaf_left; /* tiles until the leaf at hand has ended */
-  int32_t keep;      /* 0: the next products of weights and values start a leaf */
+  int32_t keep;        /* 0: the next products of weights and values start a leaf */
+  bool k_here, v_here; /* the next tiles have arrived */
   float o[Dim / 2], scores[prefill_shape<Dim>::kKeys / 2];
   uint32_t weights[prefill_shape<Dim>::kKeys / 4];
 };
@@ -422,18 +422,26 @@ SKV_DEVICE void arrive_as_warp(uint64_t *barrier) {
     barrier_arrive(barrier);
 }
 
+/* Looks early whether the next products' tiles are here, so that the turn need not wait for the
+ * answer. */
+template <int Dim> SKV_DEVICE void look_ahead(prefill_shared<Dim> *s, consumer<Dim> *me) {
+  ring_t k_ring = ring_of<Dim>(me->tiles), v_ring = ring_of<Dim>(me->tiles - 1);
+  me->v_here = barrier_test(&s->v_full[v_ring.stage], v_ring.parity);
+  me->k_here = barrier_test(&s->k_full[k_ring.stage], k_ring.parity);
+}
+
 /* Scores of a tile become weights. */
-template <typename Type, int Dim, bool Masked>
+template <typename Type, int Dim>
 SKV_DEVICE void soften(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
-                       int32_t tile) {
+                       int32_t tile, bool masked, bool fresh) {
   constexpr int kKeys = prefill_shape<Dim>::kKeys;
-  if (Masked) {
+  if (masked) {
     int32_t row = 64 * (int32_t)my_warpgroup() + (int32_t)my_row();
     int32_t low[2] = {max(s->low + row, 0), max(s->low + row + 8, 0)};
     int32_t high[2] = {min(s->high + row, s->k_length), min(s->high + row + 8, s->k_length)};
     mask_scores<kKeys>(me->scores, tile * kKeys + 2 * (int32_t)(threadIdx.x % 4), low, high);
   }
-  softmax_tile<Type, kKeys>(me->weights, me->scores, &me->rows, me->o, p.c);
+  softmax_tile<Type, kKeys>(me->weights, me->scores, &me->rows, me->o, p.c, fresh);
 }
 
 template <int Dim> SKV_DEVICE uint32_t k_descriptor(prefill_shared<Dim> *s, uint32_t stage) {
@@ -457,20 +465,24 @@ SKV_DEVICE void first_tile(prefill_shared<Dim> *s, const prefill_params_t &p, co
   wgmma_wait<0>();
   wgmma_pin(me->scores);
   arrive_as_warp(&s->k_empty[k_ring.stage]);
-  soften<Type, Dim, true>(s, p, me, tile);
+  look_ahead(s, me);
+  soften<Type, Dim>(s, p, me, tile, true, true);
 }
 
 /* In the warpgroup's turn: values of the tile before `tile`, and scores of `tile`. Outside of it,
- * while others multiply: the softmax of `tile`, and what the end of a leaf brings. */
-template <typename Type, int Dim, bool Pinned, bool Masked>
+ * while others multiply: the softmax of `tile`, and before it, if `tile` begins a leaf, the end of
+ * the leaf before. */
+template <typename Type, int Dim, bool NewLeaf>
 SKV_DEVICE void next_tile(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
-                          int32_t tile) {
+                          int32_t tile, bool masked) {
   typedef prefill_shape<Dim> shape;
   constexpr uint32_t kTurn = 256; /* threads that meet: one warpgroup waits, one has its turn */
   ring_t k_ring = ring_of<Dim>(me->tiles), v_ring = ring_of<Dim>(me->tiles - 1);
   uint32_t k = k_descriptor(s, k_ring.stage), v = v_descriptor(s, v_ring.stage);
-  barrier_wait(&s->v_full[v_ring.stage], v_ring.parity);
-  barrier_wait(&s->k_full[k_ring.stage], k_ring.parity);
+  if (!me->v_here)
+    barrier_wait(&s->v_full[v_ring.stage], v_ring.parity);
+  if (!me->k_here)
+    barrier_wait(&s->k_full[k_ring.stage], k_ring.parity);
   named_sync(1 + my_warpgroup(), kTurn);
   wgmma_pin(me->scores);
   wgmma_pin(me->weights);
@@ -486,13 +498,11 @@ SKV_DEVICE void next_tile(prefill_shared<Dim> *s, const prefill_params_t &p, con
   arrive_as_warp(&s->k_empty[k_ring.stage]);
   arrive_as_warp(&s->v_empty[v_ring.stage]);
   ++me->tiles;
-  me->keep = 1;
-  if (Pinned && __builtin_expect(--me->leaf_left == 0, 0)) {
-    me->leaf_left = p.leaf_tiles;
-    me->keep = 0;
+  me->keep = !NewLeaf;
+  look_ahead(s, me);
+  if (NewLeaf)
     end_leaf<Dim>(s, p, me->o, &me->rows, &me->pending, tile);
-  }
-  soften<Type, Dim, Masked>(s, p, me, tile);
+  soften<Type, Dim>(s, p, me, tile, masked, NewLeaf);
 }
 
 template <typename Type, int Dim>
@@ -519,7 +529,6 @@ SKV_DEVICE void attend_rows(prefill_shared<Dim> *s, const prefill_params_t &p, c
   me->rows = rows_empty();
   me->pending.block_started = false, me->pending.levels = 0;
   me->keep = 0;
-  me->leaf_left = Pinned ? p.leaf_tiles - t.tile_begin % p.leaf_tiles : 0;
 #pragma unroll
   for (int i = 0; i < Dim / 2; ++i)
     me->o[i] = 0.0f;
@@ -534,12 +543,18 @@ SKV_DEVICE void attend_rows(prefill_shared<Dim> *s, const prefill_params_t &p, c
   int32_t plain_begin = (common_low + kKeys - 1) / kKeys, plain_end = common_high / kKeys;
   first_tile<Type, Dim>(s, p, me, t.tile_begin);
   plain_end = min(plain_end, t.tile_end);
+  int32_t leaf_end = Pinned ? (t.tile_begin / p.leaf_tiles + 1) * p.leaf_tiles : t.tile_end;
   for (int32_t tile = t.tile_begin + 1; tile < t.tile_end;) {
     if (tile >= plain_begin)
-      for (; tile < plain_end; ++tile)
-        next_tile<Type, Dim, Pinned, false>(s, p, me, tile);
-    if (tile < t.tile_end)
-      next_tile<Type, Dim, Pinned, true>(s, p, me, tile++);
+      for (int32_t end = min(plain_end, leaf_end); tile < end; ++tile)
+        next_tile<Type, Dim, false>(s, p, me, tile, false);
+    bool masked = tile < plain_begin || tile >= plain_end;
+    if (Pinned && tile == leaf_end && tile < t.tile_end) {
+      next_tile<Type, Dim, true>(s, p, me, tile++, masked);
+      leaf_end += p.leaf_tiles;
+    } else if (tile < t.tile_end) {
+      next_tile<Type, Dim, false>(s, p, me, tile++, masked);
+    }
   }
   arrive_as_warp(&s->q_empty);
   last_values<Type, Dim>(s, me);

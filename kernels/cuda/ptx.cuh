@@ -37,6 +37,20 @@ SKV_DEVICE void barrier_expect(uint64_t *barrier, uint32_t bytes) {
       : "memory");
 }
 
+/* Whether that phase has ended; never waits. */
+SKV_DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n"
+               ".reg .pred p;\n"
+               "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+               "selp.u32 %0, 1, 0, p;\n"
+               "}"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done;
+}
+
 SKV_DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity) {
   asm volatile("{\n"
                ".reg .pred done;\n"

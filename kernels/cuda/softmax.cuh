@@ -96,20 +96,25 @@ SKV_DEVICE void raise_rows(uint32_t (&p)[N / 4], float (&sum)[2], const float (&
   weigh_keys<Type, N>(p, sum, s, bias, c);
 }
 
-/* One tile of N keys: scores become weights, rows and O advance. */
+/* One tile of N keys: scores become weights, rows and O advance. `fresh`: the leaf's first tile,
+ * where rows are EMPTY and O is not looked at; it only saves work. */
 template <typename Type, int N, int Count>
 SKV_DEVICE void softmax_tile(uint32_t (&p)[N / 4], const float (&s)[N / 2], rows_t *rows,
-                             float (&o)[Count], float c) {
-  float sum[2], bias[2] = {bias_of(rows->e[0]), bias_of(rows->e[1])};
-  weigh_keys<Type, N>(p, sum, s, bias, c);
-  bool fits = sum[0] < WEIGHTS_MOST && sum[1] < WEIGHTS_MOST;
-  fits &= !skv__is_empty(rows->e[0]) && !skv__is_empty(rows->e[1]);
+                             float (&o)[Count], float c, bool fresh) {
+  float sum[2] = {0.0f, 0.0f}, factor[2];
+  bool fits = false;
+  if (!fresh) {
+    float bias[2] = {bias_of(rows->e[0]), bias_of(rows->e[1])};
+    weigh_keys<Type, N>(p, sum, s, bias, c);
+    fits = sum[0] < WEIGHTS_MOST && sum[1] < WEIGHTS_MOST;
+    fits &= !skv__is_empty(rows->e[0]) && !skv__is_empty(rows->e[1]);
+  }
   if (__builtin_expect(!__all_sync(0xffffffff, fits), 0)) {
-    float factor[2];
     raise_rows<Type, N>(p, sum, s, rows, factor, c);
+    if (!fresh)
 #pragma unroll
-    for (int i = 0; i < Count; ++i)
-      o[i] *= factor[i / 2 % 2];
+      for (int i = 0; i < Count; ++i)
+        o[i] *= factor[i / 2 % 2];
   }
   rows->l[0] += sum[0];
   rows->l[1] += sum[1];

@@ -142,7 +142,8 @@ static void rate(int count) {
   check(cudaEventCreate(&end));
   for (int i = 0; i < 21; ++i) {
     check(cudaEventRecord(begin, 0));
-    skv__launch_merge(device[count], states, count, rows, dim, processors, 0);
+    for (int j = 0; j < 10; ++j)
+      skv__launch_merge(device[count], states, count, rows, dim, processors, 0);
     check(cudaEventRecord(end, 0));
     check(cudaEventSynchronize(end));
     check(cudaEventElapsedTime(best + i, begin, end));
@@ -154,7 +155,7 @@ static void rate(int count) {
     }
   printf("{\"bench\": \"merge\", \"states\": %d, \"rows\": 262144, \"dim\": 128, \"us\": %.1f, "
          "\"gbps\": %.0f}\n",
-         count, best[10] * 1e3f, (double)bytes * (count + 1) / (best[10] * 1e-3) / 1e9);
+         count, best[10] * 1e2f, (double)bytes * (count + 1) / (best[10] * 1e-4) / 1e9);
   for (int i = 0; i <= count; ++i)
     check(cudaFree(device[i]));
   free(slice);
