@@ -20,7 +20,7 @@ static int64_t smaller(int64_t a, int64_t b) {
  * chains under way. */
 static int64_t group_tokens(const skv__task_t *task) {
   const int64_t rows = task->row_end - task->row_begin;
-  return rows < 4 ? 32 : rows <= THIN_ROWS ? 16 : SKV__TILE_KEYS;
+  return rows <= THIN_ROWS ? GROUP_TOKENS : SKV__TILE_KEYS;
 }
 
 /* Of key `position` of a KV head. */
@@ -45,10 +45,11 @@ static skv__tile_source_t tile_source(const skv__task_t *task, const skv_tensor_
                               .end = end - tile};
 }
 
-/* Up to a tile of tokens from `position`, of heads from `head`, to be fetched in about `steps`
- * steps. Heads that do not lie side by side are left to the hardware. */
+/* Up to `tokens` tokens from `position`, of heads from `head`, to be fetched during about `calls`
+ * calls. Heads that do not lie side by side are left to the hardware. */
 static skv__ahead_t fetch_plan(const skv__task_t *task, const skv_tensor_t *tensor, int64_t dim,
-                               int64_t head, int64_t heads, int64_t position, int64_t steps) {
+                               int64_t head, int64_t heads, int64_t position, int64_t tokens,
+                               int64_t calls) {
   const int64_t element = skv__dtype_bytes(task->job->dtype);
   int64_t end = smaller(task->key_end, task->block_end * task->job->block_tokens);
   skv__ahead_t ahead = {.stride_bytes = tensor->stride[1] * element,
@@ -56,8 +57,8 @@ static skv__ahead_t fetch_plan(const skv__task_t *task, const skv_tensor_t *tens
   if (position >= end || (heads > 1 && tensor->stride[2] != dim))
     return ahead;
   ahead.row = key_address(task, tensor, head, position);
-  ahead.rows = smaller(SKV__TILE_KEYS, end - position);
-  ahead.lines = ahead.rows * ((ahead.row_bytes + 63) / 64) / steps + 1;
+  ahead.rows = smaller(tokens, end - position);
+  ahead.share = ahead.rows * ((ahead.row_bytes + 63) / 64) / calls + 1;
   return ahead;
 }
 
@@ -99,8 +100,11 @@ static void attend_head(const skv__task_t *task, skv__desk_t *desk, int64_t head
   desk->tile->pack_values(desk->values, &values);
   skv__tile_rows_t work = tile_rows(task, desk, head, tile);
   int64_t next = tile + SKV__TILE_KEYS;
-  skv__ahead_t next_keys = fetch_plan(task, &job->k, job->head_dim, head, 1, next, 1);
-  skv__ahead_t next_values = fetch_plan(task, &job->v, job->value_head_dim, head, 1, next, 1);
+  const int64_t calls = (work.rows + SKV__TILE_ROWS - 1) / SKV__TILE_ROWS;
+  skv__ahead_t next_keys =
+      fetch_plan(task, &job->k, job->head_dim, head, 1, next, SKV__TILE_KEYS, calls);
+  skv__ahead_t next_values =
+      fetch_plan(task, &job->v, job->value_head_dim, head, 1, next, SKV__TILE_KEYS, calls);
   work.ahead = &next_keys;
   work.ahead_after_scores = &next_values;
   desk->tile->attend(&work);
@@ -115,20 +119,26 @@ static skv__tile_rows_t shared_rows(const skv__task_t *task, const skv__desk_t *
 }
 
 static void score_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
-                        int64_t begin, int64_t end) {
+                        int64_t begin, int64_t end, skv__ahead_t *ahead) {
   skv__tile_rows_t work = shared_rows(task, desk, head, tile);
   skv__tile_source_t keys =
       tile_source(task, &task->job->k, task->job->head_dim, head, tile, begin, end);
+  work.ahead = ahead;
+  if (work.rows <= SKV__THIN_ROWS && work.head_dim % 4 == 0) {
+    desk->tile->score_thin(&work, &keys);
+    return;
+  }
   desk->tile->pack_keys(desk->keys, &keys);
   desk->tile->score(&work, begin - tile, end - tile);
 }
 
 static void add_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
-                      int64_t begin, int64_t end) {
+                      int64_t begin, int64_t end, skv__ahead_t *ahead) {
   const skv__job_t *job = task->job;
   skv__tile_rows_t work = shared_rows(task, desk, head, tile);
   skv__tile_source_t values =
       tile_source(task, &job->v, job->value_head_dim, head, tile, begin, end);
+  work.ahead_after_scores = ahead;
   if (job->dtype == SKV_FP32 && job->value_head_dim % SKV__PANEL == 0 && work.rows <= THIN_ROWS) {
     work.values = (const float *)(const void *)values.data - values.begin * job->v.stride[1];
     work.value_step = job->v.stride[1];
@@ -140,36 +150,40 @@ static void add_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, 
 }
 
 typedef void (*group_t)(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
-                        int64_t begin, int64_t end);
+                        int64_t begin, int64_t end, skv__ahead_t *ahead);
 
-/* `work` on keys [begin, end) of a tile, a group of tokens at a time for all heads. */
+/* Where one of the two tensors is read next. */
+typedef struct place {
+  const skv_tensor_t *tensor;
+  int64_t dim, position;
+} place_t;
+
+/* `work` on keys [begin, end) of a tile, a group of tokens at a time for all heads. Meanwhile the
+ * next group is fetched: these, in the end `then`. */
 static void for_groups(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
-                       int64_t end, group_t work, skv__ahead_t *ahead) {
-  const int64_t group = group_tokens(task);
+                       int64_t end, group_t work, place_t these, place_t then) {
+  const int64_t group = group_tokens(task), heads = task->head_end - task->head_begin;
   for (int64_t from = begin, to; from < end; from = to) {
     to = smaller(end, tile + ((from - tile) / group + 1) * group);
-    for (int64_t head = task->head_begin; head < task->head_end; ++head) {
-      skv__fetch(ahead);
-      work(task, desk, head, tile, from, to);
-    }
+    these.position = to;
+    place_t next = to < end ? these : then;
+    skv__ahead_t ahead = fetch_plan(task, next.tensor, next.dim, task->head_begin, heads,
+                                    next.position, group, heads);
+    for (int64_t head = task->head_begin; head < task->head_end; ++head)
+      work(task, desk, head, tile, from, to, &ahead);
   }
 }
 
 static void attend_heads(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
                          int64_t end) {
   const skv__job_t *job = task->job;
-  const int64_t heads = task->head_end - task->head_begin;
-  const int64_t steps = heads * (SKV__TILE_KEYS / group_tokens(task));
-  skv__ahead_t values =
-      fetch_plan(task, &job->v, job->value_head_dim, task->head_begin, heads, begin, steps);
-  for_groups(task, desk, tile, begin, end, score_group, &values);
+  place_t keys = {&job->k, job->head_dim, end}, values = {&job->v, job->value_head_dim, begin};
+  for_groups(task, desk, tile, begin, end, score_group, keys, values);
   for (int64_t head = task->head_begin; head < task->head_end; ++head) {
     skv__tile_rows_t work = shared_rows(task, desk, head, tile);
     desk->tile->weigh(&work);
   }
-  skv__ahead_t keys = fetch_plan(task, &job->k, job->head_dim, task->head_begin, heads,
-                                 tile + SKV__TILE_KEYS, steps);
-  for_groups(task, desk, tile, begin, end, add_group, &keys);
+  for_groups(task, desk, tile, begin, end, add_group, values, keys);
 }
 
 void skv__task_attend(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,

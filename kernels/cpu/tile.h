@@ -10,11 +10,14 @@
 #ifndef SKV_CPU_TILE_H
 #define SKV_CPU_TILE_H
 
+#include <stddef.h>
+
 #include "kernels/job.h"
 
 enum {
   SKV__TILE_KEYS = 64,
-  SKV__PANEL = 16,     /* columns that lie together in packed keys and values; also lanes of l */
+  SKV__PANEL = 16, /* columns that lie together in packed keys and values; also lanes of l */
+  SKV__THIN_ROWS = 4,
   SKV__TILE_ROWS = 48, /* rows whose scores are held at once: a multiple of 6, 8 and 12 */
   SKV__VALUE_PANEL = SKV__TILE_KEYS * SKV__PANEL + SKV__PANEL /* no two panels share cache sets */
 };
@@ -31,7 +34,8 @@ typedef struct skv__ahead {
   const char *row;
   int64_t stride_bytes, row_bytes, rows;
   int64_t offset; /* in the row */
-  int64_t lines;  /* to fetch at a time */
+  int64_t share;  /* lines to fetch during one call */
+  int64_t lines;  /* to fetch at a time, by the called */
 } skv__ahead_t;
 
 /* Some rows of one KV head against one tile of keys. */
@@ -65,6 +69,8 @@ typedef struct skv__tile {
   void (*pack_values)(float *values, const skv__tile_source_t *source);
   /* Scores against keys [begin, end) of the tile; a few beside them may be overwritten. */
   void (*score)(const skv__tile_rows_t *tile, int64_t begin, int64_t end);
+  /* The same for at most SKV__THIN_ROWS rows, from keys where they lie: those of `source`. */
+  void (*score_thin)(const skv__tile_rows_t *tile, const skv__tile_source_t *source);
   /* Scores become weights; e, l and O follow their maxima. */
   void (*weigh)(const skv__tile_rows_t *tile);
   /* O takes in keys [begin, end) of the tile, as far as some row sees them. */
@@ -84,15 +90,26 @@ extern const skv__tile_t skv__tile_portable;
 extern const skv__tile_t skv__tile_avx2, skv__tile_avx512;
 #endif
 
+/* The lines of a call come evenly over its `steps`: more at once than the hardware can wait for
+ * would stop everything. */
+static inline void skv__ahead_spread(skv__ahead_t *ahead, int64_t steps) {
+  if (ahead)
+    ahead->lines = ahead->share / (steps < 1 ? 1 : steps) + 1;
+}
+
 static inline void skv__fetch(skv__ahead_t *ahead) {
-  for (int64_t i = 0; i < ahead->lines && ahead->rows > 0; ++i) {
-    __builtin_prefetch(ahead->row + ahead->offset, 0, 2);
-    ahead->offset += 64;
-    if (ahead->offset >= ahead->row_bytes) {
-      ahead->offset = 0;
-      ahead->row += ahead->stride_bytes;
-      --ahead->rows;
-    }
+  if (ahead == NULL || ahead->rows <= 0)
+    return;
+  const char *from = ahead->row + ahead->offset;
+  int64_t bytes = ahead->row_bytes - ahead->offset, wanted = ahead->lines * 64;
+  bytes = bytes < wanted ? bytes : wanted;
+  for (const char *end = from + bytes; from < end; from += 64)
+    __builtin_prefetch(from, 0, 2);
+  ahead->offset += bytes;
+  if (ahead->offset >= ahead->row_bytes) {
+    ahead->offset = 0;
+    ahead->row += ahead->stride_bytes;
+    --ahead->rows;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cpu/tile_pack.h"
 #include "kernels/cpu/tile_product.h"
 #include "kernels/cpu/tile_softmax.h"
+#include "kernels/cpu/tile_thin.h"
 
 /* Position as an offset into the tile. */
 static int tile_offset(const skv__tile_rows_t *tile, int64_t position) {
@@ -78,16 +79,7 @@ static void add_values(const skv__tile_rows_t *tile, int64_t begin, int64_t end)
   product(&values, tile->rows, columns);
 }
 
-/* Spread what is to be fetched evenly over the blocks of a product. */
-static void spread(skv__ahead_t *ahead, int64_t rows, int64_t columns) {
-  int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * (columns / LANES / BLOCK_VECTORS + 1);
-  if (ahead)
-    ahead->lines = ahead->rows * ((ahead->row_bytes + 63) / 64) / blocks + 1;
-}
-
 static void attend(const skv__tile_rows_t *tile) {
-  spread(tile->ahead, tile->rows, SKV__TILE_KEYS);
-  spread(tile->ahead_after_scores, tile->rows, tile->value_panels * SKV__PANEL);
   for (int64_t row = 0; row < tile->rows; row += SKV__TILE_ROWS) {
     int64_t left = tile->rows - row;
     skv__tile_rows_t some = *tile;
@@ -142,6 +134,7 @@ static void merge(skv__states_t into, skv__states_t right, int64_t rows, int64_t
 const skv__tile_t TILE = {.pack_keys = pack_keys,
                           .pack_values = pack_values,
                           .score = score,
+                          .score_thin = score_thin,
                           .weigh = weigh,
                           .add_values = add_values,
                           .attend = attend,

@@ -10,25 +10,30 @@ static void pack_key_columns(float *keys, const skv__tile_source_t *source, int6
           source->dtype, source->data + (key + i - source->begin) * source->stride_bytes, d);
 }
 
-#ifdef SKV__TRANSPOSE
+#ifdef SKV__TURN
 /* Eight whole keys. */
 static inline __attribute__((always_inline)) void
 turn_keys(float *to, const skv_dtype_t dtype, const char *from, int64_t stride_bytes, int64_t dim) {
-  for (int64_t d = 0; d + SKV__TRANSPOSE <= dim; d += SKV__TRANSPOSE)
-    skv__transpose8(to + d * SKV__PANEL, SKV__PANEL, dtype, from, stride_bytes, d);
+#pragma GCC unroll 2
+  for (int64_t d = 0; d + SKV__TURN_COLUMNS <= dim; d += SKV__TURN_COLUMNS) {
+    __m256 column[SKV__TURN_COLUMNS];
+    skv__turn(column, dtype, from, stride_bytes, d);
+    for (int i = 0; i < SKV__TURN_COLUMNS; ++i)
+      _mm256_storeu_ps(to + (d + i) * SKV__PANEL, column[i]);
+  }
 }
 #endif
 
 static void pack_keys(float *keys, const skv__tile_source_t *source) {
   int64_t key = source->begin;
-#ifdef SKV__TRANSPOSE
+#ifdef SKV__TURN
   const int64_t panel = source->dim * SKV__PANEL, stride = source->stride_bytes;
-  const int64_t whole = source->dim - source->dim % SKV__TRANSPOSE;
-  int64_t aligned = (key + SKV__TRANSPOSE - 1) / SKV__TRANSPOSE * SKV__TRANSPOSE;
+  const int64_t whole = source->dim - source->dim % SKV__TURN_COLUMNS;
+  int64_t aligned = (key + SKV__TURN_ROWS - 1) / SKV__TURN_ROWS * SKV__TURN_ROWS;
   if (aligned > source->end)
     aligned = source->end;
   pack_key_columns(keys, source, key, aligned - key, 0);
-  for (key = aligned; key + SKV__TRANSPOSE <= source->end; key += SKV__TRANSPOSE) {
+  for (key = aligned; key + SKV__TURN_ROWS <= source->end; key += SKV__TURN_ROWS) {
     const char *from = source->data + (key - source->begin) * stride;
     float *to = keys + key / SKV__PANEL * panel + key % SKV__PANEL;
     if (source->dtype == SKV_FP32)
@@ -37,7 +42,7 @@ static void pack_keys(float *keys, const skv__tile_source_t *source) {
       turn_keys(to, SKV_FP16, from, stride, source->dim);
     else
       turn_keys(to, SKV_BF16, from, stride, source->dim);
-    pack_key_columns(keys, source, key, SKV__TRANSPOSE, whole);
+    pack_key_columns(keys, source, key, SKV__TURN_ROWS, whole);
   }
 #endif
   pack_key_columns(keys, source, key, source->end - key, 0);

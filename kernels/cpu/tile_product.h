@@ -96,12 +96,13 @@ static int64_t block_vectors(int64_t rows, int64_t left) {
 
 static void product(const product_t *p, int64_t rows, int64_t columns) {
   int64_t vectors = columns / LANES;
+  int64_t across = vectors / block_vectors(rows, vectors);
+  skv__ahead_spread(p->ahead, (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * across);
   for (int64_t vector = 0; vector < vectors;) {
     int64_t wide = block_vectors(rows, vectors - vector);
     for (int64_t row = 0; row < rows;) {
       int64_t high = block_rows(rows - row);
-      if (p->ahead)
-        skv__fetch(p->ahead);
+      skv__fetch(p->ahead);
       any_block(p, high, wide, row, vector);
       row += high;
     }
