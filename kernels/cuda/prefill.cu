@@ -127,14 +127,12 @@ static skv_status_t launch_type(const skv__prefill_t *prefill, const prefill_par
                                 int32_t ctas, cudaStream_t stream) {
   bool pinned = prefill->leaf_tokens > 0;
   switch (prefill->head_dim) {
-#if !defined(ONLY_128)
   case 64:
     return pinned ? launch<Type, 64, true>(params, ctas, stream)
                   : launch<Type, 64, false>(params, ctas, stream);
   case 256:
     return pinned ? launch<Type, 256, true>(params, ctas, stream)
                   : launch<Type, 256, false>(params, ctas, stream);
-#endif
   case 128:
     return pinned ? launch<Type, 128, true>(params, ctas, stream)
                   : launch<Type, 128, false>(params, ctas, stream);
@@ -143,10 +141,21 @@ static skv_status_t launch_type(const skv__prefill_t *prefill, const prefill_par
   }
 }
 
+/* Leaves are whole tiles, blocks whole leaves; of one leaf where the block's state has no room. */
+static bool order_fits(const skv__prefill_t *prefill) {
+  int64_t leaf = prefill->leaf_tokens, block = prefill->block_tokens;
+  if (!leaf)
+    return true;
+  bool whole = leaf > 0 && leaf % tile_keys(prefill->head_dim) == 0 && block % leaf == 0;
+  return whole && block > 0 && (prefill->head_dim <= 128 || block == leaf);
+}
+
 skv_status_t skv__launch_prefill(const skv__prefill_t *prefill, int32_t multiprocessors,
                                  void *scratch, cudaStream_t stream) {
   if (!prefill->q_tokens)
     return SKV_OK;
+  if (!order_fits(prefill))
+    return SKV_UNSUPPORTED;
   encode_t encode = encoder();
   prefill_params_t params;
   memset(&params, 0, sizeof params);
@@ -164,9 +173,7 @@ skv_status_t skv__launch_prefill(const skv__prefill_t *prefill, int32_t multipro
   int32_t ctas = cta_count(prefill, multiprocessors);
   if (prefill->dtype == SKV_BF16)
     return launch_type<bf16_type>(prefill, &params, ctas, stream);
-#if !defined(ONLY_128)
   if (prefill->dtype == SKV_FP16)
     return launch_type<fp16_type>(prefill, &params, ctas, stream);
-#endif
   return SKV_UNSUPPORTED;
 }

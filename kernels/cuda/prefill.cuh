@@ -115,10 +115,10 @@ typedef struct ring {
   uint32_t stage, parity;
 } ring_t;
 
-template <int Stages> SKV_DEVICE void ring_advance(ring_t *ring) {
-  ring->stage += 1;
-  if (ring->stage == Stages)
-    ring->stage = 0, ring->parity ^= 1;
+/* The stage of a ring that its n-th tile is in, and the parity of waiting for it. */
+template <int Dim> SKV_DEVICE ring_t ring_of(uint32_t n) {
+  constexpr uint32_t kStages = prefill_shape<Dim>::kStages;
+  return (ring_t){n % kStages, n / kStages & 1};
 }
 
 template <int Dim, int Tokens>
@@ -153,8 +153,8 @@ SKV_DEVICE void load_last_values(prefill_shared<Dim> *s, ring_t ring, uint32_t *
 
 template <int Dim> SKV_DEVICE void produce(prefill_shared<Dim> *s, const prefill_params_t &p) {
   typedef prefill_shape<Dim> shape;
-  ring_t k_ring = {0, 1}, v_ring = {0, 1}; /* waiting on an unused buffer's parity 1 returns */
-  uint32_t q_parity = 1, here_parity = 0;
+  uint32_t tiles = 0;                     /* of K, loaded so far */
+  uint32_t q_parity = 1, here_parity = 0; /* waiting for parity 1 of an unused buffer returns */
   for (;;) {
     int32_t index = 0;
     if (threadIdx.x == 0)
@@ -176,25 +176,26 @@ template <int Dim> SKV_DEVICE void produce(prefill_shared<Dim> *s, const prefill
     }
     if (!more)
       return;
-    /* K is one tile ahead, because consumers let go of it first. */
+    /* K is one tile ahead: consumers multiply a tile of K together with the tile of V before it. */
     for (int32_t tile = t.tile_begin; tile <= t.tile_end; ++tile) {
       if (tile < t.tile_end) {
-        barrier_wait(&s->k_empty[k_ring.stage], k_ring.parity);
+        ring_t ring = ring_of<Dim>(tiles++);
+        barrier_wait(&s->k_empty[ring.stage], ring.parity ^ 1);
         if (threadIdx.x == 0)
-          load_tile<Dim, shape::kKeys>(s->k[k_ring.stage], &p.k, &s->k_full[k_ring.stage],
+          load_tile<Dim, shape::kKeys>(s->k[ring.stage], &p.k, &s->k_full[ring.stage],
                                        tile * shape::kKeys, t.head / p.group, t.sequence);
-        ring_advance<shape::kStages>(&k_ring);
       }
       if (tile == t.tile_begin)
         continue;
+      /* the tile of V before it: K's last but one, or its last when K has ended */
+      ring_t ring = ring_of<Dim>(tiles - (tile < t.tile_end ? 2 : 1));
       int32_t token = (tile - 1) * shape::kKeys;
-      barrier_wait(&s->v_empty[v_ring.stage], v_ring.parity);
+      barrier_wait(&s->v_empty[ring.stage], ring.parity ^ 1);
       if (token + shape::kKeys > t.k_length)
-        load_last_values<Dim>(s, v_ring, &here_parity, p, t, token);
+        load_last_values<Dim>(s, ring, &here_parity, p, t, token);
       else if (threadIdx.x == 0)
-        load_tile<Dim, shape::kKeys>(s->v[v_ring.stage], &p.v, &s->v_full[v_ring.stage], token,
+        load_tile<Dim, shape::kKeys>(s->v[ring.stage], &p.v, &s->v_full[ring.stage], token,
                                      t.head / p.group, t.sequence);
-      ring_advance<shape::kStages>(&v_ring);
       __syncwarp();
     }
   }
@@ -406,26 +407,24 @@ template <int Dim> struct consumer {
   rows_t rows;
   pending_t pending;
   int32_t keep;        /* 0: the next products of weights and values start a leaf */
-  bool k_here, v_here; /* the next tiles have arrived */
+  uint32_t k, v;       /* descriptors of the next tile of K and of the tile of V before it, */
+  bool k_here, v_here; /* which have arrived */
+  uint32_t my_turn, next_turn; /* named barriers */
   float o[Dim / 2], scores[prefill_shape<Dim>::kKeys / 2];
   uint32_t weights[prefill_shape<Dim>::kKeys / 4];
 };
-
-/* The stage of a ring that its n-th tile is in, and the parity of waiting for it. */
-template <int Dim> SKV_DEVICE ring_t ring_of(uint32_t n) {
-  constexpr uint32_t kStages = prefill_shape<Dim>::kStages;
-  return (ring_t){n % kStages, n / kStages & 1};
-}
 
 SKV_DEVICE void arrive_as_warp(uint64_t *barrier) {
   if (threadIdx.x % 32 == 0)
     barrier_arrive(barrier);
 }
 
-/* Looks early whether the next products' tiles are here, so that the turn need not wait for the
- * answer. */
+/* Looks early where the next products' tiles are and whether they have arrived, so that the turn
+ * need not wait for the answers. */
 template <int Dim> SKV_DEVICE void look_ahead(prefill_shared<Dim> *s, consumer<Dim> *me) {
   ring_t k_ring = ring_of<Dim>(me->tiles), v_ring = ring_of<Dim>(me->tiles - 1);
+  me->v = settled(descriptor_columns(s->v[v_ring.stage], prefill_shape<Dim>::kKeys * 128));
+  me->k = settled(descriptor_rows(s->k[k_ring.stage]));
   me->v_here = barrier_test(&s->v_full[v_ring.stage], v_ring.parity);
   me->k_here = barrier_test(&s->k_full[k_ring.stage], k_ring.parity);
 }
@@ -444,13 +443,6 @@ SKV_DEVICE void soften(prefill_shared<Dim> *s, const prefill_params_t &p, consum
   softmax_tile<Type, kKeys>(me->weights, me->scores, &me->rows, me->o, p.c, fresh);
 }
 
-template <int Dim> SKV_DEVICE uint32_t k_descriptor(prefill_shared<Dim> *s, uint32_t stage) {
-  return descriptor_rows(s->k[stage]);
-}
-template <int Dim> SKV_DEVICE uint32_t v_descriptor(prefill_shared<Dim> *s, uint32_t stage) {
-  return descriptor_columns(s->v[stage], prefill_shape<Dim>::kKeys * 128);
-}
-
 /* The first tile of a row tile: no values to multiply yet. */
 template <typename Type, int Dim>
 SKV_DEVICE void first_tile(prefill_shared<Dim> *s, const prefill_params_t &p, consumer<Dim> *me,
@@ -460,7 +452,7 @@ SKV_DEVICE void first_tile(prefill_shared<Dim> *s, const prefill_params_t &p, co
   barrier_wait(&s->k_full[k_ring.stage], k_ring.parity);
   wgmma_pin(me->scores);
   wgmma_begin();
-  issue_scores<Type, Dim, shape::kKeys>(me->scores, me->q, k_descriptor(s, k_ring.stage));
+  issue_scores<Type, Dim, shape::kKeys>(me->scores, me->q, descriptor_rows(s->k[k_ring.stage]));
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_pin(me->scores);
@@ -478,20 +470,19 @@ SKV_DEVICE void next_tile(prefill_shared<Dim> *s, const prefill_params_t &p, con
   typedef prefill_shape<Dim> shape;
   constexpr uint32_t kTurn = 256; /* threads that meet: one warpgroup waits, one has its turn */
   ring_t k_ring = ring_of<Dim>(me->tiles), v_ring = ring_of<Dim>(me->tiles - 1);
-  uint32_t k = k_descriptor(s, k_ring.stage), v = v_descriptor(s, v_ring.stage);
   if (!me->v_here)
     barrier_wait(&s->v_full[v_ring.stage], v_ring.parity);
   if (!me->k_here)
     barrier_wait(&s->k_full[k_ring.stage], k_ring.parity);
-  named_sync(1 + my_warpgroup(), kTurn);
+  named_sync(me->my_turn, kTurn);
   wgmma_pin(me->scores);
   wgmma_pin(me->weights);
   wgmma_pin(me->o);
   wgmma_begin();
-  issue_values<Type, Dim, shape::kKeys>(me->o, me->weights, v, me->keep);
-  issue_scores<Type, Dim, shape::kKeys>(me->scores, me->q, k);
+  issue_values<Type, Dim, shape::kKeys>(me->o, me->weights, me->v, me->keep);
+  issue_scores<Type, Dim, shape::kKeys>(me->scores, me->q, me->k);
   wgmma_commit();
-  named_arrive(1 + (my_warpgroup() + 1) % shape::kConsumers, kTurn);
+  named_arrive(me->next_turn, kTurn);
   wgmma_wait<0>();
   wgmma_pin(me->scores);
   wgmma_pin(me->o);
@@ -512,8 +503,7 @@ SKV_DEVICE void last_values(prefill_shared<Dim> *s, consumer<Dim> *me) {
   wgmma_pin(me->weights);
   wgmma_pin(me->o);
   wgmma_begin();
-  issue_values<Type, Dim, prefill_shape<Dim>::kKeys>(me->o, me->weights,
-                                                     v_descriptor(s, v_ring.stage), me->keep);
+  issue_values<Type, Dim, prefill_shape<Dim>::kKeys>(me->o, me->weights, me->v, me->keep);
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_pin(me->o);
@@ -566,6 +556,8 @@ SKV_DEVICE void consume(prefill_shared<Dim> *s, const prefill_params_t &p) {
   consumer<Dim> me;
   me.q = uniform(descriptor_rows(s->q + my_warpgroup() * 64 * 128));
   me.tiles = 0;
+  me.my_turn = settled(1 + my_warpgroup());
+  me.next_turn = settled(1 + (my_warpgroup() + 1) % shape::kConsumers);
   uint32_t q_parity = 0;
   if (my_warpgroup() == shape::kConsumers - 1)
     named_arrive(1, 256);

@@ -13,6 +13,13 @@ SKV_DEVICE uint32_t shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* The value, which the compiler may no longer compute again or later: for what must be ready early.
+ */
+SKV_DEVICE uint32_t settled(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 /* ---- mbarriers ---- */
 
 SKV_DEVICE void barrier_init(uint64_t *barrier, uint32_t arrivals) {
