@@ -2,12 +2,11 @@
 #define _GNU_SOURCE
 #include "context.h"
 
-#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_TIMEOUT_SECONDS = 60, MOST_THREADS = 4096 };
+enum { DEFAULT_TIMEOUT_SECONDS = 60, MOST_TIMEOUT_SECONDS = 1000000000, MOST_THREADS = 4096 };
 
 /* How many CPUs this process may run on. */
 static int32_t allowed_cpus(void) {
@@ -31,10 +30,12 @@ static skv_status_t read_options(skv_context_options_t *options, const skv_conte
   if (read.threads < 0 || read.threads > MOST_THREADS)
     return skv__fail(error, SKV_INVALID, "context options: threads is %d, not 0 to %d",
                      (int)read.threads, (int)MOST_THREADS);
-  if (!isfinite(read.timeout_seconds) || read.timeout_seconds < 0)
-    return skv__fail(error, SKV_INVALID,
-                     "context options: timeout_seconds is %g, not a finite number from 0",
+  if (!(read.timeout_seconds >= 0 && read.timeout_seconds <= MOST_TIMEOUT_SECONDS))
+    return skv__fail(error, SKV_INVALID, "context options: timeout_seconds is %g, not 0 to 1e9",
                      read.timeout_seconds);
+  if ((unsigned)read.backend > SKV_BACKEND_CUDA)
+    return skv__fail(error, SKV_INVALID, "context options: backend is %d, which is none",
+                     (int)read.backend);
   if (read.timeout_seconds == 0)
     read.timeout_seconds = DEFAULT_TIMEOUT_SECONDS;
   if (read.threads == 0)
@@ -70,7 +71,12 @@ skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t ope
   SKV_TRY(open(&made->comm, options.timeout_seconds, argument, &made->error));
   const skv__fact_t facts[] = {{"version", version_number()},
                                {"timeout in ms", (uint64_t)(options.timeout_seconds * 1000)}};
-  return skv__comm_agree(made->comm, facts, sizeof facts / sizeof *facts, status, mine.text);
+  status = skv__comm_agree(made->comm, facts, sizeof facts / sizeof *facts, status, mine.text);
+  if (status != SKV_OK) { /* no plan can be made with it */
+    skv__comm_destroy(made->comm);
+    made->comm = NULL;
+  }
+  return status;
 }
 
 static skv_status_t open_self(skv__comm_t **comm, double timeout_seconds, void *argument,

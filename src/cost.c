@@ -32,7 +32,7 @@ static double state_bytes(const skv_problem_t *problem) {
 /* Of K and V together, all sequences. */
 static double token_bytes(const skv_problem_t *problem) {
   double element_bytes = problem->dtype == SKV_FP32 ? 4 : 2;
-  return (double)(problem->batch * problem->kv_heads) *
+  return ((double)problem->batch * (double)problem->kv_heads) *
          (double)(problem->head_dim + problem->value_head_dim) * element_bytes;
 }
 
@@ -98,7 +98,7 @@ static double compute_seconds(const skv__machine_t *machine, const skv_problem_t
   double most = 0;
   for (int32_t rank = 0; rank < shard->ranks; ++rank)
     most = larger(most, rank_pairs(problem, shard, row_owner, direction, rank));
-  double flop = 2 * most * (double)(problem->batch * problem->q_heads) *
+  double flop = 2 * most * ((double)problem->batch * (double)problem->q_heads) *
                 (double)(problem->head_dim + problem->value_head_dim);
   double tokens = direction == SKV_PASS_Q ? (double)largest_shard_tokens(problem, shard)
                                           : (double)problem->kv_capacity_tokens;

@@ -71,19 +71,23 @@ static skv_status_t check_arguments(skv_plan_t *plan, const skv_inputs_t *inputs
   SKV_TRY(check_tensor(&inputs->k, "k", keys && queries > 0, error));
   SKV_TRY(check_tensor(&inputs->v, "v", keys && queries > 0, error));
   SKV_TRY(check_tensor(&outputs->o, "o", queries > 0, error));
-  if ((int64_t)workspace_bytes < plan->workspace.total || (uintptr_t)workspace % 64)
+  if (!workspace || workspace_bytes < (size_t)plan->workspace.total || (uintptr_t)workspace % 64)
     return skv__fail(error, SKV_MEMORY,
                      "the workspace has %zu bytes at %p: %lld bytes aligned to 64 are needed",
                      workspace_bytes, workspace, (long long)plan->workspace.total);
   return SKV_OK;
 }
 
-/* Lengths and positions decide who sends what: the ranks must have the same. */
-static skv_status_t agree(skv_plan_t *plan, skv_status_t status, const char *text) {
+/* Lengths and positions decide who sends what, and each rank adds sinks to rows of its own: the
+ * ranks must have the same. */
+static skv_status_t agree(skv_plan_t *plan, const float *sinks, skv_status_t status,
+                          const char *text) {
   size_t bytes = (size_t)plan->problem.batch * sizeof(int64_t);
+  size_t sink_bytes = (size_t)plan->problem.q_heads * sizeof *sinks;
   skv__fact_t facts[] = {{"q_tokens", XXH64(plan->q_tokens, bytes, 0)},
                          {"k_tokens", XXH64(plan->k_tokens, bytes, 0)},
-                         {"q_start", XXH64(plan->q_start, bytes, 0)}};
+                         {"q_start", XXH64(plan->q_start, bytes, 0)},
+                         {"sinks", sinks ? XXH64(sinks, sink_bytes, 0) : 0}};
   return skv__comm_agree(plan->context->comm, facts, sizeof facts / sizeof *facts, status, text);
 }
 
@@ -190,11 +194,12 @@ skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs, const skv
   skv__error_clear(&plan->context->error);
   plan->times = (skv_times_t){.struct_bytes = sizeof plan->times};
   skv_status_t status = check_arguments(plan, inputs, outputs, workspace, workspace_bytes, &mine);
-  SKV_TRY(agree(plan, status, mine.text));
+  const float *sinks = status == SKV_OK && !plan->options.partial ? inputs->sinks : NULL;
+  SKV_TRY(agree(plan, sinks, status, mine.text));
   skv__finish_t finish = {.o = outputs->o,
                           .out_dtype = plan->problem.out_dtype,
                           .lse = outputs->lse,
-                          .sinks = plan->options.partial ? NULL : inputs->sinks,
+                          .sinks = sinks,
                           .bits = outputs->bits};
   memcpy(finish.lse_stride, outputs->lse_stride, sizeof finish.lse_stride);
   if (plan->options.direction == SKV_PASS_KV)

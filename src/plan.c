@@ -87,17 +87,11 @@ static skv_status_t take_arguments(skv_plan_t *plan, const skv_problem_t *proble
 /* Cut the rows into passes by the rank that needs the most slots. */
 static skv_status_t share_most_slots(skv_plan_t *plan, int32_t *most) {
   skv__comm_t *comm = plan->context->comm;
-  int32_t *all = plan->rank == 0 ? calloc((size_t)plan->ranks, sizeof *all) : NULL;
-  skv_status_t status =
-      plan->rank == 0 && !all
-          ? skv__fail(&plan->context->error, SKV_MEMORY, "out of memory for %d ranks",
-                      (int)plan->ranks)
-          : skv__comm_gather(comm, &plan->slots, sizeof plan->slots, all, "plan sizes");
+  int64_t mine = plan->slots, *all = plan->full_rows; /* not in use yet */
+  SKV_TRY(skv__comm_gather(comm, &mine, sizeof mine, all, "plan sizes"));
   *most = plan->slots;
-  for (int32_t rank = 0; all && rank < plan->ranks; rank++)
-    *most = all[rank] > *most ? all[rank] : *most;
-  free(all);
-  SKV_TRY(status);
+  for (int32_t rank = 0; plan->rank == 0 && rank < plan->ranks; rank++)
+    *most = all[rank] > *most ? (int32_t)all[rank] : *most;
   return skv__comm_broadcast(comm, most, sizeof *most, "plan sizes");
 }
 
@@ -115,12 +109,16 @@ static skv_status_t build(skv_plan_t *plan) {
 
 skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
                              const skv_problem_t *problem, const skv_plan_options_t *options) {
+  if (!plan || !context)
+    return SKV_INVALID;
   *plan = NULL;
+  if (!context->comm) /* its error text tells why */
+    return SKV_INVALID;
   skv__error_clear(&context->error);
   skv__error_t mine = {0};
   skv_plan_t *made = calloc(1, sizeof *made);
-  if (!made)
-    return skv__fail(&context->error, SKV_MEMORY, "out of memory for a plan");
+  if (!made) /* the others are told */
+    return skv__comm_agree(context->comm, NULL, 0, SKV_MEMORY, "out of memory for a plan");
   made->context = context;
   made->rank = context->comm->rank;
   made->ranks = context->comm->ranks;

@@ -3,9 +3,17 @@
 #include "plan_parts.h"
 
 #define DEFAULT_TARGET_BYTES (INT64_C(64) << 20)
+#define MOST_BYTES                                                                                 \
+  (INT64_C(1) << 60) /* of a part of the workspace, so that sums do not overflow                   \
+                      */
 enum {
   STREAM_SHARE = 16,       /* of the target, for one chunk of a pass-KV stream: it holds five */
   LEAST_PASS_QUERIES = 64, /* of all owners together: fewer would read the keys too often */
+  /* Planning walks through the nodes of all ranks once for each slice, and inserts them into sorted
+   * sets: beyond these it would take minutes, and 32 bits would not count them. */
+  MOST_RUNS = 1 << 16,
+  MOST_OBSERVED_BLOCKS = 1 << 24,
+  MOST_NODE_STATES = 1 << 28
 };
 
 static int64_t max_of(int64_t a, int64_t b) {
@@ -40,6 +48,33 @@ static bool passes_kv(const skv_plan_t *plan) {
 }
 
 /* ---- nodes ---- */
+
+static skv_status_t check_nodes(const skv_plan_t *plan, skv__error_t *error) {
+  const skv__shard_t *shard = &plan->shard;
+  if (shard->layout.kind == SKV_BLOCKS &&
+      (shard->blocks - 1) / shard->layout.run_blocks >= MOST_RUNS)
+    return skv__fail(error, SKV_INVALID,
+                     "runs of %lld blocks cut %lld blocks into more than %d runs: give longer runs "
+                     "or larger blocks",
+                     (long long)shard->layout.run_blocks, (long long)shard->blocks, MOST_RUNS);
+  if (plan->options.observer && shard->blocks > MOST_OBSERVED_BLOCKS)
+    return skv__fail(error, SKV_INVALID,
+                     "an observer of %lld blocks: more than %d cannot be planned, give larger ones",
+                     (long long)shard->blocks, MOST_OBSERVED_BLOCKS);
+  return SKV_OK;
+}
+
+static skv_status_t check_node_states(const int32_t *counts, int32_t ranks, skv__error_t *error) {
+  int64_t nodes = 0;
+  for (int32_t rank = 0; rank < ranks; rank++)
+    nodes += counts[rank];
+  if (nodes > MOST_NODE_STATES / ranks)
+    return skv__fail(error, SKV_MEMORY,
+                     "%lld nodes on %d ranks: more than 2^28 node-states cannot be planned, give "
+                     "larger blocks",
+                     (long long)nodes, (int)ranks);
+  return SKV_OK;
+}
 
 static skv__node_t *list_blocks(const skv__node_t *nodes, int32_t *count) {
   int64_t blocks = 0;
@@ -173,7 +208,7 @@ static void size_pass(skv_plan_t *plan, int32_t most_slots) {
     plan->slice_rows_bound = owned * p->q_heads;
     return;
   }
-  int64_t slot_bytes = target_bytes(plan) / (plan->banks * most_slots);
+  int64_t slot_bytes = target_bytes(plan) / plan->banks / most_slots;
   int64_t queries = slot_bytes / ((p->value_head_dim + 2) * (int64_t)sizeof(float)) / p->q_heads;
   queries = max_of(queries, (LEAST_PASS_QUERIES + plan->ranks - 1) / plan->ranks);
   plan->rows.pass_queries = min_of(queries, all);
@@ -271,6 +306,7 @@ static skv_status_t cast_parts(skv_plan_t *plan, skv__node_t **nodes, int32_t *c
   for (int32_t rank = 0; rank < plan->ranks; rank++)
     SKV_TRY(skv__plan_work(&plan->shard, rank, plan->options.observer != NULL, &nodes[rank],
                            &counts[rank], error));
+  SKV_TRY(check_node_states(counts, plan->ranks, error));
   plan->frontier_nodes = skv__shard_frontier(&plan->shard, plan->rank, NULL);
   if (!place_work(plan, nodes[plan->rank], counts[plan->rank]))
     return skv__fail(error, SKV_MEMORY, "out of memory for %d nodes", (int)counts[plan->rank]);
@@ -285,6 +321,7 @@ skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error) {
       .blocks = max_of(1, skv__problem_blocks(&plan->problem)), /* the tree has a root */
       .ranks = plan->ranks,
       .layout = {plan->options.layout, plan->options.layout_run_blocks}};
+  SKV_TRY(check_nodes(plan, error));
   SKV_TRY(skv__plan_choose(plan, error));
   SKV_TRY(allocate(plan, error));
   skv__node_t **nodes = calloc((size_t)plan->ranks, sizeof *nodes);
@@ -302,6 +339,13 @@ skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error) {
 skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *error) {
   size_pass(plan, most_slots);
   int64_t slot_bytes = skv__slice_bytes(plan->slice_rows_bound, plan->problem.value_head_dim);
+  if (slot_bytes > MOST_BYTES / plan->banks / plan->slots ||
+      skv__stream_bytes(&plan->stream) > MOST_BYTES)
+    return skv__fail(error, SKV_MEMORY,
+                     "%d states of %lld bytes, or buffers for blocks of %lld keys: no memory holds "
+                     "that",
+                     (int)plan->slots, (long long)slot_bytes,
+                     (long long)plan->problem.block_tokens);
   lay_out_workspace(plan, slot_bytes);
   count_full_size(plan);
   SKV_TRY(open_banks(plan, slot_bytes, error));
@@ -313,12 +357,12 @@ skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *
 int64_t skv__plan_sent_bytes(const skv_plan_t *plan) {
   if (passes_kv(plan))
     return skv__stream_sent_bytes(&plan->stream);
-  int64_t floats = 0;
+  double floats = 0; /* exact up to 2^53; no overflow beyond */
   for (int32_t i = 0; i < plan->rehearsal.move_count; i++) {
     const skv__move_t *move = &plan->rehearsal.moves[i];
     if (move->sends)
-      floats +=
-          move->node_count * (plan->problem.value_head_dim + 2) * plan->full_rows[move->slice];
+      floats += (double)(move->node_count * (plan->problem.value_head_dim + 2)) *
+                (double)plan->full_rows[move->slice];
   }
-  return floats * (int64_t)sizeof(float);
+  return skv__whole_bytes(floats * sizeof(float));
 }

@@ -10,6 +10,7 @@
 enum { TILE_TOKENS = 64, HEAD_DIM_MAX = 256 };
 /* Token counts and extents stay below this, so that sums of a few never overflow. */
 #define TOKENS_MAX (INT64_C(1) << 48)
+#define BATCH_MAX (INT64_C(1) << 30)
 /* Rows, or keys of all heads: times a state's or a key's bytes, this stays below 2^63. */
 #define ROWS_MAX 0x1p50
 
@@ -32,8 +33,8 @@ void skv_problem_init(skv_problem_t *problem, size_t struct_bytes, int64_t q_hea
 }
 
 static skv_status_t check_extents(const skv_problem_t *p, skv__error_t *error) {
-  if (p->batch < 1 || p->batch > TOKENS_MAX)
-    return skv__fail(error, SKV_INVALID, "batch is %lld: give 1 or more sequences",
+  if (p->batch < 1 || p->batch > BATCH_MAX)
+    return skv__fail(error, SKV_INVALID, "batch is %lld: give 1 to 2^30 sequences",
                      (long long)p->batch);
   if (p->q_tokens < 0 || p->q_tokens > TOKENS_MAX)
     return skv__fail(error, SKV_INVALID, "q_tokens is %lld: give 0 to 2^48",

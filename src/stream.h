@@ -60,6 +60,7 @@ skv_status_t skv__stream_open(skv__stream_t *stream, const skv__shard_t *shard,
                               int64_t target_bytes, skv__error_t *error);
 void skv__stream_close(skv__stream_t *stream);
 int64_t skv__stream_bytes(const skv__stream_t *stream); /* of workspace, besides states */
+int64_t skv__whole_bytes(double bytes);                 /* INT64_MAX for more than 2^62 */
 /* Bytes that this rank sends in one execute at full size. */
 int64_t skv__stream_sent_bytes(const skv__stream_t *stream);
 

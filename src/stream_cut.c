@@ -3,12 +3,21 @@
 #include "kernels/convert.h"
 #include "stream.h"
 
+/* More chunks than this cannot be planned: 64 TiB of keys and values by default. */
+enum { MOST_NODES = 1 << 24 };
+
+/* A block's keys that exist: only these are ever moved. */
+static int64_t block_keys(const skv_problem_t *p) {
+  int64_t keys = p->kv_capacity_tokens < p->block_tokens ? p->kv_capacity_tokens : p->block_tokens;
+  return keys > 0 ? keys : 1;
+}
+
 static int64_t token_bytes(const skv_problem_t *p) {
   return p->kv_heads * (p->head_dim + p->value_head_dim) * skv__dtype_bytes(p->dtype);
 }
 
 static skv__chunk_cut_t cut_for(const skv_problem_t *p, int64_t target_bytes) {
-  int64_t head_bytes = token_bytes(p) / p->kv_heads * p->block_tokens;
+  int64_t head_bytes = token_bytes(p) / p->kv_heads * block_keys(p);
   int64_t heads = target_bytes / head_bytes;
   heads = heads < 1 ? 1 : heads > p->kv_heads ? p->kv_heads : heads;
   return (skv__chunk_cut_t){.heads = heads, .head_groups = (p->kv_heads + heads - 1) / heads};
@@ -100,9 +109,15 @@ skv_status_t skv__stream_open(skv__stream_t *stream, const skv__shard_t *shard,
                               skv__node_t *const *work, const int32_t *work_count,
                               int64_t target_bytes, skv__error_t *error) {
   const skv_problem_t *p = stream->problem;
-  int64_t block_bytes = token_bytes(p) * p->block_tokens, blocks = target_bytes / block_bytes;
+  int64_t block_bytes = token_bytes(p) * block_keys(p), blocks = target_bytes / block_bytes;
   stream->cut = cut_for(p, target_bytes);
   blocks = blocks < 1 ? 1 : blocks;
+  if (shard->blocks / blocks > MOST_NODES)
+    return skv__fail(
+        error, SKV_MEMORY,
+        "pass-KV of %lld blocks, %lld of them a chunk: more than 2^24 chunks cannot be "
+        "planned, give larger blocks or a larger workspace",
+        (long long)shard->blocks, (long long)blocks);
   size_t ranks = (size_t)stream->ranks;
   stream->nodes = calloc(ranks, sizeof *stream->nodes);
   stream->node_count = calloc(ranks, sizeof *stream->node_count);
@@ -128,25 +143,30 @@ void skv__stream_close(skv__stream_t *stream) {
 }
 
 int64_t skv__stream_bytes(const skv__stream_t *stream) {
-  return stream->ranks > 1
-             ? (SKV__STREAM_RECEIVE_BUFFERS + SKV__STREAM_SEND_BUFFERS) * stream->cut.chunk_bytes
-             : 0;
+  enum { BUFFERS = SKV__STREAM_RECEIVE_BUFFERS + SKV__STREAM_SEND_BUFFERS };
+  if (stream->cut.chunk_bytes > INT64_MAX / BUFFERS)
+    return INT64_MAX;
+  return stream->ranks > 1 ? BUFFERS * stream->cut.chunk_bytes : 0;
 }
 
-static int64_t shard_bytes(const skv__stream_t *stream, int32_t source) {
+static double shard_bytes(const skv__stream_t *stream, int32_t source) {
   int64_t blocks = 0;
   for (int32_t i = 0; i < stream->node_count[source]; i++)
     blocks += stream->nodes[source][i].end - stream->nodes[source][i].begin;
-  return blocks * stream->problem->block_tokens * token_bytes(stream->problem) *
-         stream->problem->batch;
+  return (double)(blocks * stream->problem->block_tokens) * (double)token_bytes(stream->problem) *
+         (double)stream->problem->batch;
+}
+
+int64_t skv__whole_bytes(double bytes) {
+  return bytes < 0x1p62 ? (int64_t)bytes : INT64_MAX;
 }
 
 int64_t skv__stream_sent_bytes(const skv__stream_t *stream) {
   if (stream->reduce == SKV_GATHER)
-    return (stream->ranks - 1) * shard_bytes(stream, stream->rank);
-  int64_t bytes = 0;
+    return skv__whole_bytes((stream->ranks - 1) * shard_bytes(stream, stream->rank));
+  double bytes = 0;
   for (int32_t source = 0; source < stream->ranks; source++)
     if (source != (stream->rank + 1) % stream->ranks)
       bytes += shard_bytes(stream, source);
-  return bytes;
+  return skv__whole_bytes(bytes);
 }
