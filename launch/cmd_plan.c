@@ -138,6 +138,7 @@ static skv_status_t make_forecast(forecast_t *forecast, const skv__job_options_t
       (skv__shard_t){.blocks = blocks > 0 ? blocks : 1,
                      .ranks = (int32_t)ranks,
                      .layout = {forecast->options.layout, forecast->options.layout_run_blocks}};
+  SKV_TRY(skv__shard_check(&forecast->shard, error));
   count_shards(forecast);
   SKV_TRY(predict(forecast, error));
   return build_plan(forecast, error);

@@ -11,7 +11,6 @@ enum {
   LEAST_PASS_QUERIES = 64, /* of all owners together: fewer would read the keys too often */
   /* Planning walks through the nodes of all ranks once for each slice, and inserts them into sorted
    * sets: beyond these it would take minutes, and 32 bits would not count them. */
-  MOST_RUNS = 1 << 16,
   MOST_OBSERVED_BLOCKS = 1 << 24,
   MOST_NODE_STATES = 1 << 28
 };
@@ -51,12 +50,7 @@ static bool passes_kv(const skv_plan_t *plan) {
 
 static skv_status_t check_nodes(const skv_plan_t *plan, skv__error_t *error) {
   const skv__shard_t *shard = &plan->shard;
-  if (shard->layout.kind == SKV_BLOCKS &&
-      (shard->blocks - 1) / shard->layout.run_blocks >= MOST_RUNS)
-    return skv__fail(error, SKV_INVALID,
-                     "runs of %lld blocks cut %lld blocks into more than %d runs: give longer runs "
-                     "or larger blocks",
-                     (long long)shard->layout.run_blocks, (long long)shard->blocks, MOST_RUNS);
+  SKV_TRY(skv__shard_check(shard, error));
   if (plan->options.observer && shard->blocks > MOST_OBSERVED_BLOCKS)
     return skv__fail(error, SKV_INVALID,
                      "an observer of %lld blocks: more than %d cannot be planned, give larger ones",

@@ -9,6 +9,9 @@
 #define GRANULES_OF_A_RUN 8
 #define MOST_EXCESS_PERCENT 9
 
+/* Lists of intervals and sorted sets of nodes grow with the runs. */
+#define MOST_RUNS (1 << 16)
+
 static int64_t ceil_divide(int64_t value, int64_t divisor) {
   return value / divisor + (value % divisor != 0);
 }
@@ -68,6 +71,16 @@ static bool next_interval(const skv__shard_t *shard, int32_t rank, int64_t *turn
     ++*turn;
   }
   return interval->begin < interval->end;
+}
+
+skv_status_t skv__shard_check(const skv__shard_t *shard, skv__error_t *error) {
+  if (shard->layout.kind != SKV_BLOCKS ||
+      (shard->blocks - 1) / shard->layout.run_blocks < MOST_RUNS)
+    return SKV_OK;
+  return skv__fail(error, SKV_INVALID,
+                   "runs of %lld blocks cut %lld blocks into more than %d runs: give longer runs "
+                   "or larger blocks",
+                   (long long)shard->layout.run_blocks, (long long)shard->blocks, MOST_RUNS);
 }
 
 int64_t skv__shard_interval_bound(const skv__shard_t *shard) {

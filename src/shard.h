@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "error.h"
 #include "order.h"
 #include "skv.h"
 
@@ -19,6 +20,9 @@ typedef struct skv__shard {
   skv__layout_t layout;
 } skv__shard_t;
 
+/* Whether runs of blocks:N are so many that lists of them would take minutes to make: SKV_INVALID.
+ */
+skv_status_t skv__shard_check(const skv__shard_t *shard, skv__error_t *error);
 /* Most maximal intervals that a rank of this shard has (an upper bound that is cheap to compute).
  */
 int64_t skv__shard_interval_bound(const skv__shard_t *shard);

@@ -114,7 +114,7 @@ typedef enum skv_backend {
 typedef struct skv_context_options {
   size_t struct_bytes;    /* sizeof(skv_context_options_t) */
   int32_t threads;        /* host threads; 0: all that the process may run on */
-  double timeout_seconds; /* every wait ends by then; 0: 60 */
+  double timeout_seconds; /* without a sign of life, every wait ends by then; 0: 60; at most 1e9 */
   skv_backend_t backend;
   const char *
       kernel; /* NULL, or the name of one kernel ("cpu.portable"): for tests. Bits do not change. */
@@ -184,7 +184,7 @@ typedef void (*skv_node_observer_t)(void *user, const skv_node_event_t *event);
 typedef struct skv_plan_options {
   size_t struct_bytes; /* sizeof(skv_plan_options_t) */
   skv_layout_kind_t layout;
-  int64_t layout_run_blocks; /* SKV_BLOCKS: blocks of one round-robin run, >= 1 */
+  int64_t layout_run_blocks; /* SKV_BLOCKS: blocks of a round-robin run, >= 1; 2^16 runs at most */
   skv_direction_t direction;
   skv_reduce_t reduce;
   skv_results_t results;
