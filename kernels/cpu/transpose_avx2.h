@@ -27,8 +27,10 @@ skv__row_pair(const skv_dtype_t dtype, const void *low, const void *high, int64_
   if (dtype == SKV_FP32)
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float *)low + d)),
                                 _mm_loadu_ps((const float *)high + d), 1);
-  __m128d first = _mm_load_sd((const double *)(const void *)((const uint16_t *)low + d));
-  __m128d both = _mm_loadh_pd(first, (const double *)(const void *)((const uint16_t *)high + d));
+  __m128i first =
+      _mm_loadu_si64((const uint16_t *)low + d); /* any address, which load_sd forbids */
+  __m128d both = _mm_loadh_pd(_mm_castsi128_pd(first),
+                              (const double *)(const void *)((const uint16_t *)high + d));
   __m128i half = _mm_castpd_si128(both);
   if (dtype == SKV_FP16)
     return _mm256_cvtph_ps(half);
