@@ -72,10 +72,7 @@ skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t ope
   const skv__fact_t facts[] = {{"version", version_number()},
                                {"timeout in ms", (uint64_t)(options.timeout_seconds * 1000)}};
   status = skv__comm_agree(made->comm, facts, sizeof facts / sizeof *facts, status, mine.text);
-  if (status != SKV_OK) { /* no plan can be made with it */
-    skv__comm_destroy(made->comm);
-    made->comm = NULL;
-  }
+  made->agreed = status == SKV_OK;
   return status;
 }
 

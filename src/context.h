@@ -3,13 +3,16 @@
 #ifndef SKV_CONTEXT_H
 #define SKV_CONTEXT_H
 
+#include <stdbool.h>
+
 #include "comm/comm.h"
 #include "error.h"
 #include "kernels/kernel.h"
 
 struct skv_context {
   skv__error_t error;
-  skv__comm_t *comm; /* owned */
+  skv__comm_t *comm; /* owned; stays open when ranks disagree, so that they can part in order */
+  bool agreed;       /* all ranks want this context: plans may be made with it */
   const skv__kernel_t *kernel;
   int32_t threads;
 };

@@ -112,7 +112,7 @@ skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
   if (!plan || !context)
     return SKV_INVALID;
   *plan = NULL;
-  if (!context->comm) /* its error text tells why */
+  if (!context->agreed) /* its error text tells why */
     return SKV_INVALID;
   skv__error_clear(&context->error);
   skv__error_t mine = {0};
