@@ -40,8 +40,8 @@ judge() { # ACTION RANK [OR_TEXT]
 
 strike() { # ACTION NTH CALL TAG ARGUMENTS...: rank 1 of 3
   local action=$1 or=''
-  # Before main nobody but mpirun sees a death, and mpirun itself may not know yet whose it was.
-  [ "$3" != start ] || or='|but 1 process returned'
+  # Before a rank has reached mpirun's daemon nobody else sees its death, and mpirun may not know whose it was.
+  case $3 in start | MPI_Init_thread | connect) or='|but 1 process returned' ;; esac
   fault "$action" 3 1 "${@:2}"
   judge "$action" 1 "$or"
 }
