@@ -25,6 +25,8 @@ typedef struct skv__job_node {
 } skv__job_node_t;
 
 typedef struct skv__job {
+  /* bounds: sequences, most queries of a sequence, tokens that k and v hold of each, runs */
+  int64_t batch, most_q_tokens, most_k_tokens, most_runs;
   /* shape */
   int64_t q_heads, kv_heads, head_dim, value_head_dim;
   skv_dtype_t dtype;

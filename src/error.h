@@ -5,6 +5,10 @@
 
 #include "skv.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct skv__error {
   skv_status_t status; /* of the first failure */
   char text[1024];
@@ -14,6 +18,10 @@ typedef struct skv__error {
 skv_status_t skv__fail(skv__error_t *error, skv_status_t status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void skv__error_clear(skv__error_t *error);
+
+#ifdef __cplusplus
+}
+#endif
 
 /* Return on failure. */
 #define SKV_TRY(expression)                                                                        \

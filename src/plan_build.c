@@ -25,7 +25,10 @@ static int64_t min_of(int64_t a, int64_t b) {
 
 void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job) {
   const skv_problem_t *p = &plan->problem;
-  *job = (skv__job_t){.q_heads = p->q_heads,
+  *job = (skv__job_t){.batch = p->batch,
+                      .most_q_tokens = p->q_tokens,
+                      .most_k_tokens = p->kv_capacity_tokens,
+                      .q_heads = p->q_heads,
                       .kv_heads = p->kv_heads,
                       .head_dim = p->head_dim,
                       .value_head_dim = p->value_head_dim,
@@ -218,6 +221,7 @@ static int64_t take(int64_t *total, int64_t bytes) {
 static void lay_out_workspace(skv_plan_t *plan, int64_t slot_bytes) {
   skv__job_t shape;
   skv__plan_shape(plan, &shape);
+  shape.most_runs = skv__rows_run_bound(&plan->shard, plan->problem.batch, plan->options.row_owner);
   skv__workspace_t *w = &plan->workspace;
   for (int32_t i = 0; i < plan->banks; i++)
     w->bank[i] = take(&w->total, plan->slots * slot_bytes);
