@@ -120,4 +120,11 @@ SKV_DEVICE float exp2_fast(float x) {
   return y;
 }
 
+/* 1 / x, about 1 ulp. Part of the pinned order too. */
+SKV_DEVICE float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 #endif

@@ -8,6 +8,23 @@
 #include "kernels/cuda/wgmma.cuh"
 #include "kernels/state.h"
 
+/* Keys of a tile: part of the pinned order. `head_dim` is that of Q and K; V's does not matter. */
+constexpr int64_t skv__tile_keys(int64_t head_dim) {
+  return head_dim <= 128 ? 128 : 64;
+}
+
+/* From scores to base-2 logits: c s, or, under a softcap, c tanh(k s). */
+typedef struct skv__logits {
+  float c, k; /* k 0: no softcap */
+} skv__logits_t;
+
+static inline skv__logits_t skv__logits_of(float scale, float softcap) {
+  const double log2e = 1.4426950408889634;
+  if (softcap == 0.0f)
+    return (skv__logits_t){(float)(scale * log2e), 0.0f};
+  return (skv__logits_t){(float)(softcap * log2e), (float)((double)scale / softcap)};
+}
+
 /* (e, l) of the thread's two rows. Inside a leaf l is the thread's own part of the row's mass. */
 typedef struct rows {
   float e[2], l[2];
@@ -19,6 +36,25 @@ SKV_DEVICE rows_t rows_empty(void) {
 }
 
 /* ---- in a leaf ---- */
+
+/* tanh(x), odd to the bit; about 4 ulp. */
+SKV_DEVICE float tanh_fast(float x) {
+  float a = fabsf(x), square = a * a;
+  float p = __fmaf_rn(SKV__TANH_C4, square, SKV__TANH_C3);
+  p = __fmaf_rn(p, square, SKV__TANH_C2);
+  p = __fmaf_rn(p, square, SKV__TANH_C1);
+  p = __fmaf_rn(p, square, SKV__TANH_C0);
+  float near = __fmaf_rn(a * square, p, a);
+  float far = __fmaf_rn(-2.0f, reciprocal_fast(1.0f + exp2_fast(a * (2.0f * SKV__LOG2E))), 1.0f);
+  return copysignf(a < SKV__TANH_SMALL ? near : far, x);
+}
+
+/* A softcap's part of the way from scores to logits, before any mask. */
+template <int Count> SKV_DEVICE void cap_scores(float (&s)[Count], float k) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    s[i] = tanh_fast(s[i] * k);
+}
 
 /* Scores of keys outside [low, high) become -inf. `key` is the key of the thread's first column. */
 template <int N>
