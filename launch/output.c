@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "launch/interrupt.h"
+#include "launch/guard.h"
 #include "launch/tensor_file.h"
 
 struct skv__output {
@@ -19,7 +19,7 @@ struct skv__output {
   const char *name;    /* last part of path */
   char temporary[300]; /* in the folder (joined: unused); "": the file has no name */
   char joined[4096];   /* joined: the temporary file's path; "" when it has none */
-  char at_risk[4096];  /* the named temporary file's path, which a signal must remove; or "" */
+  skv__guard_t guard;  /* of what is called `temporary` */
 };
 
 /* O_PATH would do for everything but fsync. */
@@ -64,16 +64,21 @@ static skv_status_t check_target(const skv__output_t *output, skv__error_t *erro
   return SKV_OK;
 }
 
-static bool random_name(skv__output_t *output) {
+/* A name that a file may have for a while: it is guarded. */
+static bool choose_temporary(skv__output_t *output) {
   uint64_t word;
+  char path[sizeof output->path + sizeof output->temporary];
   if (getrandom(&word, sizeof word, 0) != (ssize_t)sizeof word)
     return false;
   snprintf(output->temporary, sizeof output->temporary, ".%.200s.%016" PRIx64, output->name, word);
+  snprintf(path, sizeof path, "%.*s%s", (int)(output->name - output->path), output->path,
+           output->temporary);
+  output->guard = skv__guard_start(path);
   return true;
 }
 
 static skv_status_t create_named(skv__output_t *output, skv__error_t *error) {
-  if (!random_name(output))
+  if (!choose_temporary(output))
     return skv__fail(error, SKV_IO, "%s: no random name: %s", output->path, strerror(errno));
   output->fd = openat(output->folder_fd, output->temporary,
                       O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -81,9 +86,6 @@ static skv_status_t create_named(skv__output_t *output, skv__error_t *error) {
     output->temporary[0] = '\0';
     return skv__fail(error, SKV_IO, "%s: cannot be created: %s", output->path, strerror(errno));
   }
-  snprintf(output->at_risk, sizeof output->at_risk, "%.*s%s", (int)(output->name - output->path),
-           output->path, output->temporary);
-  skv__interrupt_remove(output->at_risk);
   return SKV_OK;
 }
 
@@ -170,11 +172,8 @@ skv_status_t skv__output_join(skv__output_t **output, const skv__output_place_t 
   /* A file system may have another device number on another host, but not on the same one. */
   if (joined->fd >= 0 && fstat(joined->fd, &status) == 0 && S_ISREG(status.st_mode) &&
       status.st_ino == place->inode && (!place->same_host || status.st_dev == place->device)) {
-    if (!place->same_host) {
+    if (!place->same_host)
       memcpy(joined->joined, place->path, sizeof joined->joined);
-      memcpy(joined->at_risk, place->path, sizeof joined->at_risk);
-      skv__interrupt_remove(joined->at_risk);
-    }
     return SKV_OK;
   }
   skv__fail(error, SKV_IO,
@@ -218,7 +217,7 @@ static int link_unnamed(skv__output_t *output) {
   snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", output->fd);
   if (linkat(AT_FDCWD, unnamed, output->folder_fd, output->name, AT_SYMLINK_FOLLOW) == 0)
     return 0;
-  if (errno != EEXIST || !random_name(output))
+  if (errno != EEXIST || !choose_temporary(output))
     return -1;
   if (linkat(AT_FDCWD, unnamed, output->folder_fd, output->temporary, AT_SYMLINK_FOLLOW) == 0)
     return 0;
@@ -259,8 +258,7 @@ void skv__output_discard(skv__output_t *output) {
     unlinkat(output->folder_fd, output->temporary, 0);
   if (output->joined[0] != '\0')
     unlink(output->joined);
-  if (output->at_risk[0] != '\0')
-    skv__interrupt_forget(output->at_risk);
+  skv__guard_end(&output->guard);
   if (output->fd >= 0)
     close(output->fd);
   if (output->folder_fd >= 0)

@@ -1,16 +1,11 @@
 /* test_options.c: command lines are read strictly, and mean to the library what they say. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "launch/attention.h"
 #include "launch/exit_codes.h"
-#include "launch/interrupt.h"
 #include "launch/job_options.h"
 #include "launch/options.h"
 
@@ -253,23 +248,4 @@ Test(job_options, chunks) {
           }
           cr_assert(eq(i64, next, queries));
         }
-}
-
-Test(interrupt, a_named_temporary_file_goes_with_the_process) {
-  char path[] = "/tmp/splitkv-test-XXXXXX";
-  int file = mkstemp(path);
-  cr_assert(file >= 0);
-  close(file);
-  pid_t child = fork();
-  if (child == 0) {
-    skv__interrupt_remove(path);
-    raise(SIGTERM);
-    _exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  bool by_signal = WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
-  cr_expect(by_signal, "status %d", status);
-  cr_expect(access(path, F_OK) != 0, "%s is still there", path);
-  unlink(path);
 }

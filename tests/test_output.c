@@ -216,8 +216,10 @@ Test(output, joins_no_other_file) {
   skv__output_discard(output);
 }
 
+static bool unnamed;
+
 static int write_and_die(void) {
-  if (skv__output_open_shared(&output, &place, scratch_path("o.npy"), true, &error) != SKV_OK ||
+  if (skv__output_open_shared(&output, &place, scratch_path("o.npy"), unnamed, &error) != SKV_OK ||
       skv__output_write(output, 0, "abc", 3, &error) != SKV_OK)
     return 1;
   raise(SIGKILL);
@@ -225,7 +227,16 @@ static int write_and_die(void) {
 }
 
 Test(output, killed_writers_leave_nothing) {
+  unnamed = true;
   cr_expect_eq(in_child(write_and_die), 128 + SIGKILL);
+  cr_expect_eq(scratch_count(NULL), 0);
+}
+
+/* Here it takes a moment. */
+Test(output, killed_writers_leave_no_named_file) {
+  cr_expect_eq(in_child(write_and_die), 128 + SIGKILL);
+  for (int i = 0; i < 1000 && scratch_count(NULL) > 0; i++)
+    usleep(10000);
   cr_expect_eq(scratch_count(NULL), 0);
 }
 

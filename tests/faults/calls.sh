@@ -10,7 +10,7 @@ label="make"
 input=(--q "$work/x.safetensors:q" --k "$work/x.safetensors:k" --v "$work/x.safetensors:v")
 # Memory, reading, writing: the errno of a machine in trouble. ENOMEM 12, EIO 5, ENOSPC 28, EMFILE 24.
 faults=(malloc:12 calloc:12 realloc:12 mmap:12 open:24 openat:24 pread:5 pwrite:28 fsync:5 fstat:5
-  fchmod:5 linkat:28 renameat:28 pthread_create:11)
+  fchmod:5 linkat:28 renameat:28 pthread_create:11 posix_spawn:11)
 
 # strike COMMAND...: every call of it fails once.
 strike() {

@@ -49,9 +49,9 @@ finish() {
   exit
 }
 
-left_over() { # processes of ours that are no part of this script
+left_over() { # processes of ours that are no part of this script, and those that remove files for them
   local pid
-  for pid in $(pgrep -f "$work/splitkv"); do
+  for pid in $(pgrep -f "$work/(splitkv|out/\.)"); do
     [ "$pid" = $$ ] || [ "$pid" = $BASHPID ] || echo "$pid"
   done
 }
@@ -75,15 +75,15 @@ run() {
 # What holds for every job that fails, whatever was done to it: ends in time, leaves nothing, dies
 # by no signal of its own making. Outputs are there as a healthy run writes them, or not at all.
 check_ending() {
-  local pids name
+  local pids name i
   is_above "$seconds" $((timeout + 5)) && failed "took $seconds s, code $code" "$work/said"
   grep -E 'signal (4|6|7|8|11) ' "$work/said" >"$work/died" && failed "died" "$work/said"
   case $code in 132 | 134 | 135 | 136 | 139) failed "code $code: died by a signal" "$work/said" ;; esac
-  pids=$(left_over)
-  [ -z "$pids" ] || { # Those that were killed may take a moment to go.
-    sleep 0.5
+  for ((i = 0; i < 20; i++)); do # Those that were killed may take a moment to go.
     pids=$(left_over)
-  }
+    [ -n "$pids" ] || break
+    sleep 0.1
+  done
   if [ -n "$pids" ]; then
     # shellcheck disable=SC2086 # a list
     ps -o pid,stat,args -p $pids >"$work/orphans"

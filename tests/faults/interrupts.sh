@@ -1,7 +1,8 @@
 #!/bin/bash
-# Ctrl-C, once and twice, and the signals of a closed terminal and of a batch system, to one process
-# and to mpirun, while it computes and while it writes: everything ends, no file is left. On a file
-# system without unnamed files too, where the output has a temporary name meanwhile.
+# Ctrl-C, once and twice, the signals of a closed terminal and of a batch system, and SIGKILL, to one
+# process and to mpirun, while it computes and while it writes: everything ends, no file is left. On a
+# file system without unnamed files too, where the output has a temporary name meanwhile, and where
+# an output replaces another.
 . "$(dirname "$0")/common.bash"
 need_mpi
 build_shim mpicc -DSHIM_MPI
@@ -38,18 +39,6 @@ interrupt() {
   check_ending
 }
 
-# With named files this has now and then left an empty one, and nobody has found out why (Open MPI's kill a second
-# after SIGTERM is suspected). There, and only there, a miss is tried once more; a second one counts.
-interrupt_ranks() {
-  local before=$failures
-  if [ ${#named[@]} = 0 ]; then interrupt "$@"; return; fi
-  interrupt "$@" >"$work/first" 2>&1
-  if [ "$failures" = "$before" ]; then return; fi
-  failures=$before
-  rm -f "$out"/.[!.]*
-  interrupt "$@"
-}
-
 # At the second Ctrl-C mpirun leaves its processes, and its own files, behind: they end by their own
 # deadlines.
 abandoned() {
@@ -75,10 +64,12 @@ for named in "" SHIM_NO_TMPFILE=1; do
   interrupt INT 1 pwrite 2 "${alone[@]}"
   interrupt TERM 1 fsync 2 "${alone[@]}"
   interrupt HUP 1 pwrite 2 "${alone[@]}"
+  interrupt KILL 1 pwrite 2 "${alone[@]}"
   interrupt INT 1 pwrite 2 "${make[@]}"
-  interrupt_ranks INT 1 pwrite 2 "${ranks[@]}"
-  # Open MPI ends abandoned ranks without asking: only unnamed files go with them.
-  if [ ${#named[@]} = 0 ]; then interrupt INT 2 pwrite 2 "${ranks[@]}"; fi
+  interrupt INT 1 pwrite 2 "${ranks[@]}"
+  interrupt INT 2 pwrite 2 "${ranks[@]}"
   interrupt TERM 1 GOMP_parallel 1 "${ranks[@]}"
+  cp "$work/healthy/"*.npy "$out/"
+  interrupt KILL 1 renameat 2 "${alone[@]}"
 done
 finish

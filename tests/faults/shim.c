@@ -17,6 +17,7 @@
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -164,6 +165,10 @@ HOOK_C(int, munmap, (void *at, size_t bytes), (at, bytes), -1)
 HOOK_C(int, pthread_create,
        (pthread_t * thread, const pthread_attr_t *attributes, void *(*body)(void *), void *user),
        (thread, attributes, body, user), errno)
+HOOK_C(int, posix_spawn,
+       (pid_t * process, const char *path, const posix_spawn_file_actions_t *files,
+        const posix_spawnattr_t *attributes, char *const words[], char *const environment[]),
+       (process, path, files, attributes, words, environment), errno)
 
 static mode_t mode_of(int flags, va_list list) {
   return flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
