@@ -2,10 +2,10 @@
  *
  * Every rank sends rank 0 a card of fixed size, so ranks with different numbers of facts, or none
  * because they failed, still understand each other. Rank 0 answers with its ruling. That is all
- * when ranks agree, and nothing is allocated; else a text is made of what the ruling asks for.
+ * when ranks agree; else a text is made of what the ruling asks for. Nothing is allocated, so ranks
+ * that ran out of memory can say so.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <xxhash.h>
@@ -19,7 +19,7 @@ typedef enum kind { AGREED, FAILED, COUNTS_DIFFER, FACTS_DIFFER } kind_t;
 
 typedef struct ruling {
   uint32_t kind, status;
-  int32_t rank; /* the lowest that failed, or whose count differs from rank 0's */
+  int32_t rank; /* the lowest that failed, or whose count or facts differ from rank 0's */
 } ruling_t;
 
 typedef struct verdict {
@@ -36,7 +36,6 @@ static const char *fact_text(uint64_t value, char text[24]) {
 }
 
 static ruling_t judge(const skv__card_t *cards, int32_t ranks) {
-  kind_t kind = AGREED;
   for (int32_t rank = 0; rank < ranks; rank++)
     if (cards[rank].status != SKV_OK)
       return (ruling_t){FAILED, (uint32_t)cards[rank].status, rank};
@@ -44,9 +43,9 @@ static ruling_t judge(const skv__card_t *cards, int32_t ranks) {
     if (cards[rank].count != cards[0].count)
       return (ruling_t){COUNTS_DIFFER, SKV_DISAGREE, rank};
     if (cards[rank].digest != cards[0].digest)
-      kind = FACTS_DIFFER;
+      return (ruling_t){FACTS_DIFFER, SKV_DISAGREE, rank};
   }
-  return (ruling_t){kind, kind == AGREED ? SKV_OK : SKV_DISAGREE, 0};
+  return (ruling_t){AGREED, SKV_OK, 0};
 }
 
 /* The text of the rank that failed. */
@@ -79,36 +78,34 @@ static void tell_counts(const skv__comm_t *comm, const ruling_t *ruling, verdict
              (unsigned long long)comm->cards[ruling->rank].count);
 }
 
-/* The first of [ranks][count] facts that differs from rank 0's. */
-static void tell_difference(const skv__fact_t *facts, int32_t ranks, size_t count,
-                            verdict_t *verdict) {
-  for (size_t i = 0; i < count; i++) {
-    for (int32_t rank = 1; rank < ranks; rank++) {
-      const skv__fact_t *mine = &facts[i], *theirs = &facts[(size_t)rank * count + i];
-      char my_value[24], their_value[24];
-      if (!memcmp(mine, theirs, sizeof *mine))
-        continue;
-      bool same_name = !memcmp(mine->name, theirs->name, sizeof mine->name);
-      snprintf(verdict->text, sizeof verdict->text,
-               "ranks were given different work: '%.24s' is %s on rank 0, %s%.24s%s%s on rank %d",
-               mine->name, fact_text(mine->value, my_value), same_name ? "" : "but '",
-               same_name ? "" : theirs->name, same_name ? "" : "' is ",
-               fact_text(theirs->value, their_value), (int)rank);
-      return;
-    }
-  }
+static void tell_fact(const skv__fact_t *mine, const skv__fact_t *theirs, int32_t rank,
+                      verdict_t *verdict) {
+  char my_value[24], their_value[24];
+  bool same_name = !memcmp(mine->name, theirs->name, sizeof mine->name);
+  snprintf(verdict->text, sizeof verdict->text,
+           "ranks were given different work: '%.24s' is %s on rank 0, %s%.24s%s%s on rank %d",
+           mine->name, fact_text(mine->value, my_value), same_name ? "" : "but '",
+           same_name ? "" : theirs->name, same_name ? "" : "' is ",
+           fact_text(theirs->value, their_value), (int)rank);
 }
 
-static skv_status_t tell_facts(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
-                               verdict_t *verdict) {
-  skv__fact_t *all = NULL;
-  if (comm->rank == 0 && !(all = calloc((size_t)comm->ranks * count, sizeof *all)))
-    return skv__fail(comm->error, SKV_MEMORY, "no memory to find out how the work differs");
-  skv_status_t status = skv__comm_gather(comm, facts, count * sizeof *facts, all, operation);
-  if (status == SKV_OK && comm->rank == 0)
-    tell_difference(all, comm->ranks, count, verdict);
-  free(all);
-  return status;
+/* The first fact of the ruling's rank that differs from rank 0's. They come one by one. */
+static skv_status_t tell_facts(skv__comm_t *comm, const ruling_t *ruling, const skv__fact_t *facts,
+                               size_t count, verdict_t *verdict) {
+  for (size_t i = 0; i < count; i++) {
+    skv__fact_t theirs = facts[i];
+    skv__request_t request;
+    if (comm->rank == ruling->rank)
+      SKV_TRY(skv__comm_send(comm, &request, 0, &theirs, sizeof theirs, TAG_TEXT));
+    else if (comm->rank == 0)
+      SKV_TRY(skv__comm_receive(comm, &request, ruling->rank, &theirs, sizeof theirs, TAG_TEXT));
+    else
+      break;
+    SKV_TRY(skv__comm_wait(comm, &request, 1, operation));
+    if (memcmp(&facts[i], &theirs, sizeof theirs) && verdict->text[0] == '\0')
+      tell_fact(&facts[i], &theirs, ruling->rank, verdict);
+  }
+  return SKV_OK;
 }
 
 skv_status_t skv__comm_agree(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
@@ -125,7 +122,7 @@ skv_status_t skv__comm_agree(skv__comm_t *comm, const skv__fact_t *facts, size_t
   if (ruling.kind == FAILED)
     SKV_TRY(tell_failure(comm, &ruling, text, &verdict));
   else if (ruling.kind == FACTS_DIFFER)
-    SKV_TRY(tell_facts(comm, facts, count, &verdict));
+    SKV_TRY(tell_facts(comm, &ruling, facts, count, &verdict));
   else
     tell_counts(comm, &ruling, &verdict);
   SKV_TRY(skv__comm_broadcast(comm, &verdict, sizeof verdict, operation));

@@ -124,10 +124,11 @@ typedef struct skv__fact {
   char name[24];
   uint64_t value;
 } skv__fact_t;
-/* Collective. SKV_DISAGREE on every rank, with one text that names the first fact and two ranks
- * that differ, when any fact (or their number) differs. `status` and `text` of a rank that already
- * failed are spread too: every rank then returns that status with the text of the lowest failing
- * rank ("rank 2: ..."; one rank alone is not named). */
+/* Collective. SKV_DISAGREE on every rank when any fact (or their number) differs, with one text
+ * that names the lowest rank that differs from rank 0 and its first fact that does. `status` and
+ * `text` of a rank that already failed are spread too: every rank then returns that status with the
+ * text of the lowest failing rank ("rank 2: ..."; one rank alone is not named). Allocates nothing.
+ */
 skv_status_t skv__comm_agree(skv__comm_t *comm, const skv__fact_t *facts, size_t count,
                              skv_status_t status, const char *text);
 

@@ -1,8 +1,10 @@
 /* test_memory.c: each allocation of a plan fails once, on one rank of several: every rank gets
- * SKV_MEMORY, nothing leaks, and the context works afterwards. Linked with --wrap. */
+ * SKV_MEMORY, nothing leaks, and the context works afterwards. Linked with --wrap. And ranks
+ * without memory can still find out how their work differs. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "context.h"
 #include "kit.h"
@@ -54,13 +56,19 @@ typedef struct strike {
   long points;
 } strike_t;
 
-static int fail_each(int32_t rank, skv_context_t *context, void *user) {
-  strike_t *strike = user;
+/* The context's transport, but for its allocations. */
+static skv__transport_t watch(skv_context_t *context) {
   transport = context->comm->transport;
   skv__transport_t watched = *transport;
   watched.start = start, watched.test = test;
-  context->comm->transport = &watched;
   context->comm->timeout_seconds = 5;
+  return watched;
+}
+
+static int fail_each(int32_t rank, skv_context_t *context, void *user) {
+  strike_t *strike = user;
+  skv__transport_t watched = watch(context);
+  context->comm->transport = &watched;
   skv_problem_t problem;
   skv_problem_init(&problem, sizeof problem, 2, 1, 4);
   problem.q_tokens = problem.kv_capacity_tokens = 700;
@@ -92,4 +100,24 @@ Test(memory, each_allocation_of_a_plan_fails_once) {
                      "%d ranks, rank %d, direction %d", (int)ranks, (int)rank, direction);
         cr_expect(strike.points > 10, "only %ld allocations", strike.points);
       }
+}
+
+static int differ(int32_t rank, skv_context_t *context, void *user) {
+  skv__transport_t watched = watch(context);
+  context->comm->transport = &watched;
+  skv__fact_t facts[2] = {{"dim", 4}, {"seed", (uint64_t)rank}};
+  left = rank == 0 ? 0 : NEVER;
+  skv_status_t status = skv__comm_agree(context->comm, facts, 2, SKV_OK, NULL);
+  left = NEVER;
+  const char *text = skv_context_error(context);
+  bool named = status == SKV_DISAGREE && strcmp(text, user) == 0;
+  if (!named)
+    fprintf(stderr, "rank %d: %s\n", (int)rank, text);
+  context->comm->transport = transport;
+  return !named;
+}
+
+Test(memory, none_is_needed_to_name_a_difference) {
+  char text[] = "ranks were given different work: 'seed' is 0 on rank 0, 1 on rank 1";
+  cr_expect_eq(kit_run_ranks(4, 1, NULL, 0, differ, text), 0);
 }
