@@ -11,6 +11,11 @@ if(BUILD_SHARED_LIBS)
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} # 0.x: each minor is its own ABI
     LINK_OPTIONS "LINKER:--no-undefined")
   target_link_libraries(skv_shared PRIVATE PkgConfig::XXHASH OpenMP::OpenMP_C Threads::Threads m)
+  if(SKV_HAVE_CUDA)
+    target_sources(skv_shared PRIVATE $<TARGET_OBJECTS:skv_cuda> $<TARGET_OBJECTS:skv_cuda_hopper>)
+    target_link_libraries(skv_shared PRIVATE CUDA::cudart_static)
+    target_link_options(skv_shared PRIVATE LINKER:--exclude-libs,libcudart_static.a)
+  endif()
   if(MPI_C_FOUND)
     target_link_libraries(skv_shared PUBLIC MPI::MPI_C)
   endif()
@@ -42,6 +47,9 @@ install(FILES ${PROJECT_BINARY_DIR}/skvConfig.cmake ${PROJECT_BINARY_DIR}/skvCon
 
 # skv.pc: a static library needs its own dependencies at every link, a shared one at none.
 set(skv_pc_libs "${OpenMP_C_FLAGS} -lxxhash -lm")
+if(SKV_HAVE_CUDA)
+  string(APPEND skv_pc_libs " ${CUDA_cudart_static_LIBRARY} -ldl -lrt -lpthread")
+endif()
 set(skv_pc_cflags "")
 foreach(definition IN LISTS skv_mpi_definitions)
   string(APPEND skv_pc_cflags " -D${definition}")

@@ -52,6 +52,7 @@ typedef struct skv__job {
   bool round_robin;
   float *const *slices;
   const int64_t *slice_rows; /* [ranks] */
+  void *resources;           /* what the kernel opened for the plan, or NULL */
 } skv__job_t;
 
 typedef struct skv__place {

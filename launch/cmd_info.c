@@ -38,7 +38,7 @@ static void describe_kernels(char text[TEXT_BYTES], const char *used) {
   for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel)
     snprintf(text + strlen(text), TEXT_BYTES - strlen(text), "%s%s%s", text[0] ? ", " : "",
              (*kernel)->name,
-             !(*kernel)->available()              ? " (not on this host)"
+             !(*kernel)->available(NULL)          ? " (not on this host)"
              : strcmp((*kernel)->name, used) == 0 ? " (in use)"
                                                   : "");
 }

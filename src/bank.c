@@ -1,6 +1,5 @@
 #include "bank.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -109,7 +108,7 @@ static void merge_slots(void *user, skv__held_t left, skv__held_t right) {
   }
   bank->kernel->merge(skv__bank_slot(bank, left.slot), skv__bank_slot(bank, right.slot),
                       bank->slice_rows[merge->slice], bank->job.value_head_dim, bank->threads,
-                      NULL);
+                      bank->stream);
   if (bank->observer)
     report(bank, merge->slice, (skv__node_t){left.node.begin, right.node.end}, right.node.begin,
            left_digest, right_digest, left.slot);
@@ -141,13 +140,14 @@ static int32_t slot_of(const skv__bank_t *bank, const float *slice) {
 
 skv_status_t skv__bank_evaluate(skv__bank_t *bank, const skv__job_node_t *work, int32_t count,
                                 void *scratch, skv_status_t (*poll)(void *user), void *user,
-                                void *stream, skv__error_t *error) {
+                                skv__error_t *error) {
   int32_t stored = place_nodes(bank, work, count);
   bank->job.nodes = bank->nodes;
   bank->job.node_count = stored;
   bank->job.slices = bank->slices;
   if (stored && bank->job.run_count)
-    SKV_TRY(bank->kernel->evaluate(&bank->job, scratch, bank->threads, poll, user, stream, error));
+    SKV_TRY(bank->kernel->evaluate(&bank->job, scratch, bank->threads, poll, user, bank->stream,
+                                   error));
   for (int32_t n = 0; n < count; n++)
     for (int32_t slice = 0; slice < bank->ranks; slice++) {
       skv__node_t node = {work[n].begin, work[n].end};
@@ -159,24 +159,14 @@ skv_status_t skv__bank_evaluate(skv__bank_t *bank, const skv__job_node_t *work, 
   return SKV_OK;
 }
 
-static void fill_empty(float *slice, int64_t rows, int64_t value_head_dim) {
-  memset(slice, 0, (size_t)skv__slice_bytes(rows, value_head_dim));
-  for (int64_t row = 0; row < rows; row++)
-    skv__slice_e(slice, rows, value_head_dim)[row] = -INFINITY;
-}
-
-void skv__bank_finish(skv__bank_t *bank, int32_t slice, const skv__finish_t *finish, void *stream) {
-  int64_t rows = bank->slice_rows[slice];
+skv_status_t skv__bank_finish(skv__bank_t *bank, int32_t slice, const skv__finish_t *finish,
+                              skv__error_t *error) {
   skv__pending_t *set = &bank->sets[slice];
-  int32_t slot = set->count ? set->held[0].slot : SKV__NO_SLOT;
+  int32_t slot = set->count ? set->held[0].slot : SKV__NO_SLOT; /* none: no sequence has a key */
+  const float *root = slot == SKV__NO_SLOT ? NULL : skv__bank_slot(bank, slot);
   set->count = 0;
-  if (!rows)
-    return;
-  if (slot == SKV__NO_SLOT) { /* no sequence has a key */
-    slot = skv__bank_acquire(bank);
-    fill_empty(skv__bank_slot(bank, slot), rows, bank->job.value_head_dim);
-  }
-  bank->kernel->finish(&bank->job, slice, skv__bank_slot(bank, slot), finish, bank->threads,
-                       stream);
   skv__bank_release(bank, slot);
+  if (!bank->slice_rows[slice])
+    return SKV_OK;
+  return bank->kernel->finish(&bank->job, slice, root, finish, bank->threads, bank->stream, error);
 }

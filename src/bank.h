@@ -20,6 +20,7 @@ typedef struct skv__bank {
   skv_node_observer_t observer;
   void *observer_user;
   /* of the pass */
+  void *stream; /* of the execute under way */
   int64_t pass;
   int64_t used_blocks; /* blocks that hold a key of some sequence */
   skv__job_t job;
@@ -52,8 +53,9 @@ void skv__bank_report_leaf(const skv__bank_t *bank, int32_t slice, skv__node_t n
 /* Evaluate nodes for the bank's runs into new slots of every slice and insert them. */
 skv_status_t skv__bank_evaluate(skv__bank_t *bank, const skv__job_node_t *work, int32_t count,
                                 void *scratch, skv_status_t (*poll)(void *user), void *user,
-                                void *stream, skv__error_t *error);
+                                skv__error_t *error);
 /* Finish the rows of a complete slice and empty its set. */
-void skv__bank_finish(skv__bank_t *bank, int32_t slice, const skv__finish_t *finish, void *stream);
+skv_status_t skv__bank_finish(skv__bank_t *bank, int32_t slice, const skv__finish_t *finish,
+                              skv__error_t *error);
 
 #endif

@@ -23,7 +23,7 @@ static bool wants_results(const skv__exchange_t *exchange, int32_t slice) {
 }
 
 /* A root is at hand. The owner counts the bits; whoever is to have the results writes them. */
-static void finish_slice(skv__exchange_t *exchange, int32_t slice) {
+static skv_status_t finish_slice(skv__exchange_t *exchange, int32_t slice) {
   skv__finish_t finish = *exchange->finish;
   if (!wants_results(exchange, slice)) {
     finish.o.data = NULL;
@@ -31,7 +31,7 @@ static void finish_slice(skv__exchange_t *exchange, int32_t slice) {
   }
   if (slice != exchange->bank->rank)
     finish.bits = NULL;
-  skv__bank_finish(exchange->bank, slice, &finish, NULL);
+  return skv__bank_finish(exchange->bank, slice, &finish, exchange->error);
 }
 
 /* Take the nodes of a sending move out of the pending set, and start them on their way. */
@@ -101,12 +101,13 @@ static void land(skv__exchange_t *exchange, skv__parcel_t *parcel) {
 }
 
 /* Rows that a result hop brought are finished at once, so that their slots are free again. */
-static void finish_copies(skv__exchange_t *exchange) {
+static skv_status_t finish_copies(skv__exchange_t *exchange) {
   const skv__rehearsal_t *rehearsal = exchange->rehearsal;
   for (int32_t i = exchange->next_move - 1; i >= 0 && rehearsal->moves[i].round == exchange->round;
        i--)
     if (rehearsal->moves[i].copies && !rehearsal->moves[i].sends)
-      finish_slice(exchange, rehearsal->moves[i].slice);
+      SKV_TRY(finish_slice(exchange, rehearsal->moves[i].slice));
+  return SKV_OK;
 }
 
 static skv_status_t test_parcels(skv__exchange_t *exchange, bool *moved) {
@@ -140,12 +141,11 @@ skv_status_t skv__exchange_advance(skv__exchange_t *exchange, bool *moved) {
     return SKV_OK;
   SKV_TRY(test_parcels(exchange, moved));
   while (exchange->open == 0) {
-    finish_copies(exchange);
+    SKV_TRY(finish_copies(exchange));
     if (++exchange->round >= exchange->rehearsal->rounds) {
-      finish_slice(exchange, exchange->bank->rank);
       exchange->running = false;
       *moved = true;
-      return SKV_OK;
+      return finish_slice(exchange, exchange->bank->rank);
     }
     SKV_TRY(post_round(exchange));
     SKV_TRY(test_parcels(exchange, moved));

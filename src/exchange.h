@@ -20,6 +20,7 @@ typedef struct skv__exchange {
   skv__comm_t *comm;
   const skv__rehearsal_t *rehearsal;
   skv_results_t results;
+  skv__error_t *error;
   skv__parcel_t *parcels; /* [rehearsal.peak_messages] */
   /* of the pass */
   skv__bank_t *bank;

@@ -93,9 +93,19 @@ static skv_status_t agree(skv_plan_t *plan, const float *sinks, skv_status_t sta
 
 /* ---- passes ---- */
 
-static void begin_pass(skv_plan_t *plan, skv__bank_t *bank, int64_t pass,
-                       const skv_inputs_t *inputs, unsigned char *memory) {
+/* Where an execute takes its data from, and where it works. */
+typedef struct site {
+  const skv_inputs_t *inputs;
+  const skv__finish_t *finish;
+  unsigned char *workspace;
+  void *stream;
+} site_t;
+
+static void begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *rows, int64_t pass,
+                       const site_t *site) {
+  const skv_inputs_t *inputs = site->inputs;
   skv__plan_shape(plan, &bank->job);
+  bank->stream = site->stream;
   bank->pass = pass;
   bank->used_blocks = used_blocks(plan);
   bank->job.k_tokens = plan->k_tokens;
@@ -104,9 +114,10 @@ static void begin_pass(skv_plan_t *plan, skv__bank_t *bank, int64_t pass,
   bank->job.k = inputs->k;
   bank->job.v = inputs->v;
   bank->job.runs = bank->runs;
-  bank->job.run_count = skv__rows_pass(&plan->rows, pass, bank->runs, bank->slice_rows);
+  bank->job.run_count = skv__rows_pass(rows, pass, bank->runs, bank->slice_rows);
   bank->job.slice_rows = bank->slice_rows;
-  skv__bank_reset(bank, plan->shard.blocks, plan->problem.order == SKV_ORDER_FREE, memory);
+  skv__bank_reset(bank, plan->shard.blocks, plan->problem.order == SKV_ORDER_FREE,
+                  site->workspace + plan->workspace.bank[bank - plan->bank]);
 }
 
 /* While one pass is evaluated, the exchange of the pass before goes on. */
@@ -120,16 +131,15 @@ static skv_status_t poll_exchange(void *user) {
   return status;
 }
 
-static skv_status_t evaluate_pass(skv_plan_t *plan, skv__bank_t *bank, void *scratch,
-                                  void *stream) {
+static skv_status_t evaluate_pass(skv_plan_t *plan, skv__bank_t *bank, void *scratch) {
   skv__error_t *error = &plan->context->error;
   /* An observer is told of each block before it is merged, so that blocks are evaluated one by one.
    */
   int32_t group = plan->options.observer ? 1 : plan->work_count;
   double begin = skv__comm_now(), polled = plan->times.communicate_seconds;
   for (int32_t done = 0; done < plan->work_count; done += group)
-    SKV_TRY(skv__bank_evaluate(bank, plan->work + done, group, scratch, poll_exchange, plan, stream,
-                               error));
+    SKV_TRY(
+        skv__bank_evaluate(bank, plan->work + done, group, scratch, poll_exchange, plan, error));
   plan->times.compute_seconds +=
       skv__comm_now() - begin - (plan->times.communicate_seconds - polled);
   return SKV_OK;
@@ -142,17 +152,15 @@ static skv_status_t end_exchange(skv_plan_t *plan) {
   return SKV_OK;
 }
 
-static skv_status_t pass_queries(skv_plan_t *plan, const skv_inputs_t *inputs,
-                                 const skv__finish_t *finish, unsigned char *workspace,
-                                 void *stream) {
-  const skv__workspace_t *w = &plan->workspace;
+static skv_status_t pass_queries(skv_plan_t *plan, const site_t *site) {
+  unsigned char *scratch = site->workspace + plan->workspace.scratch;
   int64_t passes = skv__rows_passes(&plan->rows);
   for (int64_t pass = 0; pass < passes; pass++) {
-    int32_t turn = (int32_t)(pass % plan->banks);
-    begin_pass(plan, &plan->bank[turn], pass, inputs, workspace + w->bank[turn]);
-    SKV_TRY(evaluate_pass(plan, &plan->bank[turn], workspace + w->scratch, stream));
+    skv__bank_t *bank = &plan->bank[pass % plan->banks];
+    begin_pass(plan, bank, &plan->rows, pass, site);
+    SKV_TRY(evaluate_pass(plan, bank, scratch));
     SKV_TRY(end_exchange(plan));
-    SKV_TRY(skv__exchange_begin(&plan->exchange, &plan->bank[turn], finish));
+    SKV_TRY(skv__exchange_begin(&plan->exchange, bank, site->finish));
     if (plan->banks == 1)
       SKV_TRY(end_exchange(plan));
   }
@@ -172,18 +180,35 @@ static void keep_own_runs(skv__job_t *job, int32_t rank) {
       job->run_count = i;
 }
 
-static skv_status_t pass_keys(skv_plan_t *plan, const skv_inputs_t *inputs,
-                              const skv__finish_t *finish, unsigned char *workspace) {
+static skv_status_t pass_keys(skv_plan_t *plan, const site_t *site) {
   const skv__workspace_t *w = &plan->workspace;
   skv__bank_t *bank = &plan->bank[0];
-  begin_pass(plan, bank, 0, inputs, workspace + w->bank[0]);
+  begin_pass(plan, bank, &plan->rows, 0, site);
   skv__job_t all = bank->job;
   keep_own_runs(&bank->job, plan->rank);
-  SKV_TRY(skv__stream_run(&plan->stream, bank, inputs, plan->k_tokens, workspace + w->scratch,
-                          workspace + w->stream, &plan->times, &plan->context->error));
+  SKV_TRY(skv__stream_run(&plan->stream, bank, site->inputs, plan->k_tokens,
+                          site->workspace + w->scratch, site->workspace + w->stream, &plan->times,
+                          &plan->context->error));
   bank->job = all;
-  SKV_TRY(skv__exchange_begin(&plan->exchange, bank, finish));
+  SKV_TRY(skv__exchange_begin(&plan->exchange, bank, site->finish));
   return end_exchange(plan);
+}
+
+/* One rank: its only node is the whole tree, and all rows are one pass. */
+static skv_status_t attend(skv_plan_t *plan, const site_t *site) {
+  skv__bank_t *bank = &plan->bank[0];
+  skv__rows_t rows = plan->rows;
+  rows.pass_queries = plan->problem.batch * plan->problem.q_tokens;
+  double begin = skv__comm_now();
+  begin_pass(plan, bank, &rows, 0, site);
+  bank->job.nodes = plan->work;
+  bank->job.node_count = 1;
+  if (bank->job.run_count)
+    SKV_TRY(plan->context->kernel->attend(&bank->job, site->finish,
+                                          site->workspace + plan->workspace.scratch, site->stream,
+                                          &plan->context->error));
+  plan->times.compute_seconds = skv__comm_now() - begin;
+  return SKV_OK;
 }
 
 skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs, const skv_outputs_t *outputs,
@@ -202,7 +227,9 @@ skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs, const skv
                           .sinks = sinks,
                           .bits = outputs->bits};
   memcpy(finish.lse_stride, outputs->lse_stride, sizeof finish.lse_stride);
-  if (plan->options.direction == SKV_PASS_KV)
-    return pass_keys(plan, inputs, &finish, workspace);
-  return pass_queries(plan, inputs, &finish, workspace, stream);
+  site_t site = {inputs, &finish, workspace, stream};
+  if (plan->ranks == 1 && !finish.bits && plan->context->kernel->attend)
+    return attend(plan, &site);
+  return plan->options.direction == SKV_PASS_KV ? pass_keys(plan, &site)
+                                                : pass_queries(plan, &site);
 }

@@ -79,9 +79,14 @@ static skv_status_t take_arguments(skv_plan_t *plan, const skv_problem_t *proble
     SKV_TRY(check_options(options, error));
     plan->options = *options;
   }
+  const skv__kernel_t *kernel = plan->context->kernel;
+  if (kernel->backend == SKV_BACKEND_CUDA && (plan->ranks > 1 || plan->options.observer))
+    return skv__fail(error, SKV_UNSUPPORTED,
+                     "the kernel %s runs on one rank, and without an observer, in this version",
+                     kernel->name);
   skv__job_t shape;
   skv__plan_shape(plan, &shape);
-  return plan->context->kernel->supports(&shape, error) ? SKV_OK : SKV_UNSUPPORTED;
+  return kernel->supports(&shape, error) ? SKV_OK : SKV_UNSUPPORTED;
 }
 
 /* Cut the rows into passes by the rank that needs the most slots. */
@@ -137,6 +142,8 @@ skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
 void skv_plan_destroy(skv_plan_t *plan) {
   if (!plan)
     return;
+  if (plan->resources)
+    plan->context->kernel->close(plan->resources);
   for (int32_t i = 0; i < 2; i++)
     skv__bank_close(&plan->bank[i]);
   skv__exchange_close(&plan->exchange);

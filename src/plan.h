@@ -34,6 +34,8 @@ struct skv_plan {
   int32_t slots;            /* of a bank */
   int32_t set_capacity;     /* nodes of one of its sets */
   int32_t banks;            /* 2 where exchange and evaluation overlap */
+  int64_t most_runs;        /* of a pass */
+  void *resources;          /* the kernel's, or NULL */
   skv__workspace_t workspace;
   int64_t full_passes; /* at full size */
   int64_t *full_rows;  /* [ranks] rows that each owner has then */

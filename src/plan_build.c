@@ -28,6 +28,7 @@ void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job) {
   *job = (skv__job_t){.batch = p->batch,
                       .most_q_tokens = p->q_tokens,
                       .most_k_tokens = p->kv_capacity_tokens,
+                      .most_runs = plan->most_runs,
                       .q_heads = p->q_heads,
                       .kv_heads = p->kv_heads,
                       .head_dim = p->head_dim,
@@ -42,7 +43,8 @@ void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job) {
                       .right_tokens = skv__problem_right(p),
                       .kv_head_end = p->kv_heads,
                       .ranks = plan->ranks,
-                      .round_robin = plan->options.row_owner == SKV_ROWS_ROUND_ROBIN};
+                      .round_robin = plan->options.row_owner == SKV_ROWS_ROUND_ROBIN,
+                      .resources = plan->resources};
 }
 
 static bool passes_kv(const skv_plan_t *plan) {
@@ -221,7 +223,6 @@ static int64_t take(int64_t *total, int64_t bytes) {
 static void lay_out_workspace(skv_plan_t *plan, int64_t slot_bytes) {
   skv__job_t shape;
   skv__plan_shape(plan, &shape);
-  shape.most_runs = skv__rows_run_bound(&plan->shard, plan->problem.batch, plan->options.row_owner);
   skv__workspace_t *w = &plan->workspace;
   for (int32_t i = 0; i < plan->banks; i++)
     w->bank[i] = take(&w->total, plan->slots * slot_bytes);
@@ -243,9 +244,7 @@ static skv_status_t open_banks(skv_plan_t *plan, int64_t slot_bytes, skv__error_
                                   .set_capacity = plan->set_capacity,
                                   .observer = plan->options.observer,
                                   .observer_user = plan->options.observer_user};
-    SKV_TRY(skv__bank_open(
-        &plan->bank[i], plan->work_count,
-        skv__rows_run_bound(&plan->shard, plan->problem.batch, plan->options.row_owner), error));
+    SKV_TRY(skv__bank_open(&plan->bank[i], plan->work_count, plan->most_runs, error));
   }
   return SKV_OK;
 }
@@ -335,7 +334,9 @@ skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error) {
 }
 
 skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *error) {
+  const skv__kernel_t *kernel = plan->context->kernel;
   size_pass(plan, most_slots);
+  plan->most_runs = skv__rows_run_bound(&plan->shard, plan->problem.batch, plan->options.row_owner);
   int64_t slot_bytes = skv__slice_bytes(plan->slice_rows_bound, plan->problem.value_head_dim);
   if (slot_bytes > MOST_BYTES / plan->banks / plan->slots ||
       skv__stream_bytes(&plan->stream) > MOST_BYTES)
@@ -347,8 +348,14 @@ skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *
   lay_out_workspace(plan, slot_bytes);
   count_full_size(plan);
   SKV_TRY(open_banks(plan, slot_bytes, error));
-  plan->exchange = (skv__exchange_t){
-      .comm = plan->context->comm, .rehearsal = &plan->rehearsal, .results = plan->options.results};
+  skv__job_t shape;
+  skv__plan_shape(plan, &shape);
+  if (kernel->open)
+    SKV_TRY(kernel->open(&shape, &plan->resources, error));
+  plan->exchange = (skv__exchange_t){.comm = plan->context->comm,
+                                     .rehearsal = &plan->rehearsal,
+                                     .results = plan->options.results,
+                                     .error = &plan->context->error};
   return skv__exchange_open(&plan->exchange, error);
 }
 

@@ -4,7 +4,8 @@
 skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error) {
   skv_plan_options_t *o = &plan->options;
   if (plan->ranks == 1) { /* nothing travels, whatever it is called */
-    o->direction = o->direction ? o->direction : SKV_PASS_Q;
+    bool on_device = plan->context->kernel->backend == SKV_BACKEND_CUDA;
+    o->direction = o->direction && !on_device ? o->direction : SKV_PASS_Q;
     o->reduce = o->reduce ? o->reduce : o->direction == SKV_PASS_KV ? SKV_RING : SKV_SCATTER;
     return SKV_OK;
   }

@@ -229,7 +229,8 @@ static skv_status_t evaluate(skv__stream_t *stream, const skv__chunk_t *chunk,
       bank->slices[slice] = slice == stream->rank ? skv__bank_slot(bank, *slot) : NULL;
     job.slices = bank->slices;
     if (job.run_count)
-      SKV_TRY(bank->kernel->evaluate(&job, scratch, bank->threads, poll, stream, NULL, error));
+      SKV_TRY(
+          bank->kernel->evaluate(&job, scratch, bank->threads, poll, stream, bank->stream, error));
     times->compute_seconds += skv__comm_now() - begin;
   }
   if (chunk->last) {

@@ -153,7 +153,7 @@ static inline void leaf_finish(leaf_work_t *work, const kit_case_t *test, const 
   for (int32_t owner = 0; owner < work->job.ranks; ++owner)
     if (work->slice_rows[owner] > 0)
       work->kernel->finish(&work->job, owner, leaf_root(work, test, way, owner), &finish,
-                           way->threads, NULL);
+                           way->threads, NULL, NULL);
 }
 
 static inline skv_status_t leaf_no_poll(void *user) {

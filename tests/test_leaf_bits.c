@@ -21,7 +21,7 @@ static const leaf_way_t plain = {.threads = 1};
 
 Test(leaf_bits, every_kernel_gives_the_same) {
   for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel) {
-    if ((*kernel)->backend != SKV_BACKEND_CPU || !(*kernel)->available())
+    if ((*kernel)->backend != SKV_BACKEND_CPU || !(*kernel)->available(NULL))
       continue;
     for (uint64_t seed = 1000; seed < 1150; ++seed) {
       kit_case_t *test = kit_case_random(seed);

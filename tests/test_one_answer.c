@@ -123,7 +123,7 @@ Test(one_answer, every_kernel_and_any_threads) {
     kit_answer_t *wanted = solve(test, (kit_way_t){.kernel = "cpu.portable"});
     for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; kernel++)
       for (int32_t threads = 1; threads <= 3; threads++)
-        if ((*kernel)->backend == SKV_BACKEND_CPU && (*kernel)->available())
+        if ((*kernel)->backend == SKV_BACKEND_CPU && (*kernel)->available(NULL))
           expect_same(test, (kit_way_t){.kernel = (*kernel)->name, .threads = threads}, wanted);
     kit_answer_free(wanted);
     kit_case_free(test);

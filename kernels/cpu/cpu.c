@@ -16,7 +16,8 @@ static bool supports(const skv__job_t *job, skv__error_t *error) {
   return true;
 }
 
-static bool always(void) {
+static bool always(skv__error_t *error) {
+  (void)error;
   return true;
 }
 
@@ -42,23 +43,32 @@ static bool always(void) {
                                          .merge = merge_##NAME,                                    \
                                          .finish = finish};
 
-static void finish(const skv__job_t *job, int32_t owner, const float *slice,
-                   const skv__finish_t *outputs, int32_t threads, void *stream) {
-  (void)stream;
+static skv_status_t finish(const skv__job_t *job, int32_t owner, const float *slice,
+                           const skv__finish_t *outputs, int32_t threads, void *stream,
+                           skv__error_t *error) {
+  (void)stream, (void)error;
   skv__cpu_finish(job, owner, slice, outputs, threads);
+  return SKV_OK;
 }
 
 KERNEL(portable, always)
 
 #if defined(__x86_64__)
-static bool has_avx2(void) {
+static bool lacks(skv__error_t *error, const char *what) {
+  skv__fail(error, SKV_UNSUPPORTED, "its CPU has no %s", what);
+  return false;
+}
+static bool has_avx2(skv__error_t *error) {
   unsigned eax, ebx, ecx = 0, edx;
   __get_cpuid(1, &eax, &ebx, &ecx, &edx); /* clang's builtin does not know f16c */
-  return (ecx & bit_F16C) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return ((ecx & bit_F16C) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) ||
+         lacks(error, "AVX2, FMA and F16C");
 }
-static bool has_avx512(void) {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+static bool has_avx512(skv__error_t *error) {
+  return has_avx2(error) &&
+         ((__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) ||
+          lacks(error, "AVX-512 F, DQ, BW and VL"));
 }
 
 KERNEL(avx2, has_avx2)

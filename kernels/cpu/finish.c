@@ -9,6 +9,7 @@
 #include "kernels/state.h"
 
 enum { MOST_VALUES = 256 };
+static const float zeros[MOST_VALUES];
 
 static skv__states_t slice_states(float *slice, int64_t rows, int64_t dim) {
   return (skv__states_t){.o = slice,
@@ -50,7 +51,6 @@ static uint64_t finish_row(const skv__job_t *job, const skv__finish_t *finish, i
   float row[MOST_VALUES + 1];
   memcpy(row, state_o, (size_t)dim * sizeof *row);
   if (finish->sinks) {
-    static const float zeros[MOST_VALUES];
     skv__mass_t sink = skv__mass_from_lse(finish->sinks[head]);
     skv__merge_row(row, &e, &l, zeros, sink.e, sink.l, dim);
   }
@@ -78,8 +78,11 @@ static uint64_t finish_query(const skv__job_t *job, int32_t owner, const float *
   for (int64_t head = 0; head < job->q_heads; ++head) {
     skv__place_t place = skv__job_place(job, run, query, head);
     if (place.owner == owner)
-      bits += finish_row(job, finish, run->sequence, query, head, slice + place.index * dim,
-                         slice[rows * dim + place.index], slice[rows * (dim + 1) + place.index]);
+      bits +=
+          slice ? finish_row(job, finish, run->sequence, query, head, slice + place.index * dim,
+                             slice[rows * dim + place.index], slice[rows * (dim + 1) + place.index])
+                : finish_row(job, finish, run->sequence, query, head, zeros, skv__empty_exponent(),
+                             0.0f);
   }
   return bits;
 }

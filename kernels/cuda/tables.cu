@@ -50,17 +50,6 @@ static void put(writer_t *writer, const void *entry, size_t bytes) {
     flush(writer);
 }
 
-static skv__device_run_t device_run(const skv__job_t *job, const skv__run_t *run) {
-  skv__device_run_t out = {run->sequence,
-                           run->q_begin,
-                           run->q_count,
-                           run->row_begin,
-                           job->q_start[run->sequence] + run->q_begin,
-                           job->k_tokens[run->sequence],
-                           run->owner};
-  return out;
-}
-
 static skv__device_place_t device_place(const skv__job_t *job, int64_t node, int32_t owner) {
   skv__device_place_t place = {job->slices[node * job->ranks + owner], job->slice_rows[owner]};
   return place;
@@ -80,7 +69,7 @@ skv_status_t skv__tables_fill(skv__tables_t *tables, const skv__job_t *job, int6
   writer_t writer = {runs, 0, {}, stream};
   tables->runs = near ? NULL : (const skv__device_run_t *)runs;
   for (int64_t i = 0; i < job->run_count; ++i) {
-    skv__device_run_t run = device_run(job, &job->runs[i]);
+    skv__device_run_t run = skv__device_run(job, &job->runs[i]);
     if (near)
       tables->near_runs[i] = run;
     else

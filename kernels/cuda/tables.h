@@ -15,6 +15,17 @@ typedef struct skv__device_run {
   int64_t owner;
 } skv__device_run_t;
 
+static inline skv__device_run_t skv__device_run(const skv__job_t *job, const skv__run_t *run) {
+  skv__device_run_t out = {run->sequence,
+                           run->q_begin,
+                           run->q_count,
+                           run->row_begin,
+                           job->q_start[run->sequence] + run->q_begin,
+                           job->k_tokens[run->sequence],
+                           run->owner};
+  return out;
+}
+
 /* Where an owner's rows of the node go. NULL: nowhere. */
 typedef struct skv__device_place {
   float *slice;

@@ -1,0 +1,10 @@
+/* cuda.h: the CUDA kernels in the table. One order: the same bits on one device. */
+#ifndef SKV_CUDA_H
+#define SKV_CUDA_H
+
+#include "kernels/kernel.h"
+
+extern const skv__kernel_t skv__cuda_sm90;         /* "cuda.sm90": compute capability 9.0 */
+extern const skv__kernel_t skv__cuda_plain_kernel; /* "cuda.plain": 8.0 and later */
+
+#endif
