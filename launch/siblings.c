@@ -91,9 +91,17 @@ static long number_of(const char *name) {
   return text ? strtol(text, NULL, 10) : 0;
 }
 
+/* How many ranks the job has, if all are on this host; else 0. */
+static long ranks_here(void) {
+  long ranks = number_of("OMPI_COMM_WORLD_SIZE");
+  if (ranks > 0)
+    return ranks == number_of("OMPI_COMM_WORLD_LOCAL_SIZE") ? ranks : 0;
+  return number_of("SLURM_STEP_NUM_NODES") == 1 ? number_of("SLURM_STEP_NUM_TASKS") : 0;
+}
+
 bool skv__siblings_blame(char *text, size_t bytes, bool gone) {
   family_t family = {.job = getenv("PMIX_NAMESPACE"), .stopped_rank = -1};
-  long ranks = number_of("OMPI_COMM_WORLD_SIZE");
+  long ranks = ranks_here();
   text[0] = '\0';
   if (!family.job || !meet_all(&family))
     return false;
@@ -102,7 +110,7 @@ bool skv__siblings_blame(char *text, size_t bytes, bool gone) {
              family.stopped_process);
     return true;
   }
-  if (!gone || ranks > RANKS_MAX || ranks != number_of("OMPI_COMM_WORLD_LOCAL_SIZE"))
+  if (!gone || ranks > RANKS_MAX)
     return false;
   for (long rank = 0; rank < ranks; rank++)
     if (!(family.seen[rank / 64] >> rank % 64 & 1)) {

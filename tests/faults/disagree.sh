@@ -72,10 +72,11 @@ remember_healthy
 differ 0 "^bits" "${prefill[@]}" -- prefill "${base[@]/1/2}" --out "$out/o.npy"
 
 # The launcher belongs to another MPI: each process is rank 0 of 1, and says so once.
-for names in OMPI_COMM_WORLD PMI; do
+for names in "OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_RANK" "PMI_SIZE PMI_RANK" \
+  "SLURM_STEP_NUM_TASKS SLURM_PROCID"; do
   for rank in 0 1; do
     label="launched by another MPI ($names), rank $rank"
-    run env "${names}_SIZE=2" "${names}_RANK=$rank" "$work/splitkv" "${prefill[@]}"
+    run env "${names% *}=2" "${names#* }=$rank" "$work/splitkv" "${prefill[@]}"
     expect_code 2
     if [ $rank = 0 ]; then expect_text "started 2 processes .*rank 0 of 1"; fi
     check_ending

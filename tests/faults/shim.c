@@ -106,7 +106,7 @@ static bool meets(const char *name, bool after, long tag, const void *caller) {
 }
 
 __attribute__((constructor)) static void start(void) {
-  const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *call = getenv("SHIM_CALL");
+  const char *rank = getenv("PMIX_RANK"), *call = getenv("SHIM_CALL");
   long wanted = number("SHIM_RANK", -1);
   shim.action = getenv("SHIM_DO");
   if (!call || !shim.action || (wanted >= 0 && (!rank || atol(rank) != wanted)))
