@@ -49,7 +49,7 @@ const skv__kernel_t *skv__kernel_pick(skv_backend_t backend, const char *name,
     if (kernels[i]->backend == backend && kernels[i]->available(&why))
       return kernels[i];
   if (why.status != SKV_OK)
-    skv__fail(error, SKV_UNSUPPORTED, "no GPU that this build can use: %s", why.text);
+    skv__fail(error, SKV_UNSUPPORTED, "no CUDA device that this build can use: %s", why.text);
   else
     skv__fail(error, SKV_UNSUPPORTED, "this build has no CUDA kernels: build it where nvcc is");
   return NULL;

@@ -6,6 +6,7 @@
 #include "context.h"
 #include "kernels/kernel.h"
 #include "launch/exit_codes.h"
+#include "launch/gpu.h"
 #include "launch/launcher.h"
 #include "launch/mpi_session.h"
 #include "launch/options.h"
@@ -19,6 +20,7 @@ enum { BINDING_BYTES = 256, TEXT_BYTES = 512 };
 typedef struct info {
   char mpi[TEXT_BYTES], kernels[TEXT_BYTES], models[TEXT_BYTES];
   skv__host_t host;
+  skv__adapters_t adapters;
   uint64_t order_id;
 } info_t;
 
@@ -50,6 +52,7 @@ static void collect(info_t *info, const skv__session_t *session) {
   problem.out_dtype = SKV_BF16;
   info->order_id = skv_order_id(session->context, &problem);
   info->host = skv__host();
+  skv__adapters(&info->adapters);
   describe_mpi(info->mpi);
   describe_kernels(info->kernels, skv_context_kernel(session->context));
 }
@@ -66,13 +69,20 @@ static void print_text(const info_t *info, const skv__session_t *session, const 
   printf("splitkv    %s\n", skv_version());
   printf("compiler   %s\n", compiler());
   printf("MPI        %s%s\n", info->mpi, session->mpi ? "" : " (not started: no launcher)");
-  printf("CUDA       no\nNCCL       no\n");
+  printf("CUDA       %s\nNCCL       no\n", info->adapters.cuda);
   printf("kernels    %s\n", info->kernels);
   printf("order id   %s (32/8 heads of 128, bf16, default leaf and block)\n",
          skv__bits_text(info->order_id).text);
   printf("CPU        %s: %d package%s, %d NUMA node%s, %d cores, %d CPUs\n", info->host.model,
          (int)info->host.packages, info->host.packages == 1 ? "" : "s", (int)info->host.numa_nodes,
          info->host.numa_nodes == 1 ? "" : "s", (int)info->host.cores, (int)info->host.cpus);
+  for (int32_t i = 0; i < info->adapters.count; ++i) {
+    const skv__adapter_t *adapter = &info->adapters.each[i];
+    printf("GPU %-6d %s: compute capability %d.%d, %d multiprocessors, %s%s\n", (int)i,
+           adapter->name, (int)adapter->major, (int)adapter->minor, (int)adapter->multiprocessors,
+           skv__bytes_text((double)adapter->memory_bytes).text,
+           adapter->major < 8 ? ", too old" : "");
+  }
   for (int32_t rank = 0; rank < session->ranks; ++rank)
     printf("rank %-5d %s\n", (int)rank, bindings + rank * BINDING_BYTES);
 }
@@ -83,7 +93,19 @@ static int print_json(const info_t *info, const skv__session_t *session, const c
   cJSON_AddStringToObject(object, "compiler", compiler());
   cJSON_AddStringToObject(object, "mpi", info->mpi);
   cJSON_AddBoolToObject(object, "mpi_started", session->mpi);
-  cJSON_AddBoolToObject(object, "cuda", 0);
+  cJSON_AddBoolToObject(object, "cuda", strcmp(info->adapters.cuda, "no") != 0);
+  cJSON_AddStringToObject(object, "cuda_version", info->adapters.cuda);
+  cJSON *gpus = cJSON_AddArrayToObject(object, "gpus");
+  for (int32_t i = 0; i < info->adapters.count; ++i) {
+    const skv__adapter_t *adapter = &info->adapters.each[i];
+    cJSON *entry = cJSON_CreateObject();
+    cJSON_AddStringToObject(entry, "name", adapter->name);
+    cJSON_AddNumberToObject(entry, "major", adapter->major);
+    cJSON_AddNumberToObject(entry, "minor", adapter->minor);
+    cJSON_AddNumberToObject(entry, "multiprocessors", adapter->multiprocessors);
+    cJSON_AddNumberToObject(entry, "memory_bytes", (double)adapter->memory_bytes);
+    cJSON_AddItemToArray(gpus, entry);
+  }
   cJSON_AddBoolToObject(object, "nccl", 0);
   cJSON_AddStringToObject(object, "kernels", info->kernels);
   cJSON_AddStringToObject(object, "kernel", skv_context_kernel(session->context));

@@ -39,12 +39,12 @@ typedef struct verify {
 } verify_t;
 
 /* Uneven lengths on purpose: the last block is short, and 3, 5, 6, 7 ranks get unequal shards. */
-static void define_problems(problem_t problems[PROBLEM_COUNT], int64_t seed) {
+static void define_problems(problem_t problems[PROBLEM_COUNT], int64_t seed, int64_t leaf) {
   for (int i = 0; i < PROBLEM_COUNT; ++i) {
     problems[i].job = skv__job_defaults(i == 2);
     problems[i].job.seed = seed + i;
-    problems[i].job.leaf = 64;
-    problems[i].job.block = 64;
+    problems[i].job.leaf = leaf;
+    problems[i].job.block = leaf;
     problems[i].job.results = SKV_RESULTS_ALL;
   }
   skv__job_options_t *job = &problems[0].job;
@@ -61,7 +61,7 @@ static void define_problems(problem_t problems[PROBLEM_COUNT], int64_t seed) {
   job->dtype = SKV_BF16;
   job->outliers = 2;
   job->window = "700,3";
-  job->block = 128;
+  job->block = 2 * leaf;
   job = &problems[2].job;
   problems[2].name = "decode, softcap, fp16, 8/1 heads of 128, 3 queries, 3333 keys";
   job->shape = "8,1,128";
@@ -77,7 +77,7 @@ static void define_problems(problem_t problems[PROBLEM_COUNT], int64_t seed) {
   job->chunk = 33;
   job->capacity = 777;
   job->causal = true;
-  job->block = 128;
+  job->block = 2 * leaf;
 }
 
 static bool same_bytes(const skv__pages_t *a, const skv__pages_t *b) {
@@ -256,7 +256,9 @@ static int run_and_report(skv__session_t *world, int64_t seed, bool json) {
   problem_t problems[PROBLEM_COUNT];
   skv__error_t error = {0};
   verify_t verify = {.world = world};
-  define_problems(problems, seed);
+  /* The smallest leaves that the kernels take. */
+  bool on_gpu = world->context->kernel->backend == SKV_BACKEND_CUDA;
+  define_problems(problems, seed, on_gpu ? 128 : 64);
   verify.total = (int64_t)PROBLEM_COUNT * PATH_COUNT *
                  (LAYOUT_COUNT * world->ranks + FREE_LAYOUTS * (world->ranks - 1));
   if (world->ranks > RANKS_MAX)

@@ -3,6 +3,7 @@
 #define SKV_JOB_RUN_H
 
 #include "launch/attention.h"
+#include "launch/gpu.h"
 #include "launch/order_log.h"
 
 typedef struct skv__job_run {
@@ -14,6 +15,8 @@ typedef struct skv__job_run {
   skv_plan_t *plan;
   skv_plan_info_t info;
   skv__data_t data;
+  bool on_gpu; /* computed from and to the mirror */
+  skv__mirror_t mirror;
   skv__results_t results;
   skv__order_log_t *log;
   skv__pages_t workspace;

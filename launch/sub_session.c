@@ -1,6 +1,7 @@
 /* sub_session.c: see sub_session.h. */
 #include "launch/sub_session.h"
 
+#include "context.h"
 #include "launch/exit_codes.h"
 #ifdef SKV_HAVE_MPI
 #include "launch/watchdog.h"
@@ -10,7 +11,8 @@
 static skv_context_options_t options_of(const skv__session_t *world) {
   return (skv_context_options_t){.struct_bytes = sizeof(skv_context_options_t),
                                  .threads = world->binding.threads,
-                                 .timeout_seconds = world->timeout_seconds};
+                                 .timeout_seconds = world->timeout_seconds,
+                                 .backend = world->context->kernel->backend};
 }
 
 static skv_status_t take(skv__session_t *sub, skv_status_t status, skv__error_t *error) {

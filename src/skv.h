@@ -14,9 +14,9 @@
  *
  * Use: context -> plan -> execute. Creating a plan decides everything; executing it allocates
  * nothing. Handles are opaque, owned by the caller from create to destroy, and used by one thread
- * at a time. Buffers are borrowed for the length of a call. The library never prints, never exits,
- * never reads the environment. MPI and NCCL constructors live in skv_mpi.h and skv_nccl.h; this
- * header names neither.
+ * at a time. Buffers are borrowed for the length of a call (CUDA: see skv_execute). The library
+ * never prints, never exits, never reads the environment. MPI and NCCL constructors live in
+ * skv_mpi.h and skv_nccl.h; this header names neither.
  */
 #ifndef SKV_H
 #define SKV_H
@@ -105,6 +105,9 @@ SKV_API void skv_problem_init(skv_problem_t *problem, size_t struct_bytes, int64
 
 typedef struct skv_context skv_context_t;
 
+/* AUTO is the CPU: a CUDA device is used only where it is asked for, since its kernels take device
+ * memory and have bits of their own. CUDA means the device that is current in the calling thread,
+ * at plan creation and at every execute; one rank, and no observer, in this version. */
 typedef enum skv_backend {
   SKV_BACKEND_AUTO = 0,
   SKV_BACKEND_CPU = 1,
@@ -116,8 +119,8 @@ typedef struct skv_context_options {
   int32_t threads;        /* host threads; 0: all that the process may run on */
   double timeout_seconds; /* without a sign of life, every wait ends by then; 0: 60; at most 1e9 */
   skv_backend_t backend;
-  const char *
-      kernel; /* NULL, or the name of one kernel ("cpu.portable"): for tests. Bits do not change. */
+  const char *kernel; /* NULL, or the name of one kernel ("cpu.portable"), whatever the backend: for
+                         tests */
 } skv_context_options_t;
 
 /* One rank. `options` may be NULL. On failure *context is a handle that only carries
@@ -264,14 +267,23 @@ typedef struct skv_outputs {
                LSE) seeded by (sequence, position, head), is added to it: sum it over the ranks */
 } skv_outputs_t;
 
+/* Of the last execute, on this rank. With CUDA, of enqueueing it. */
 typedef struct skv_times {
   size_t struct_bytes;
-  double compute_seconds, communicate_seconds, wait_seconds; /* of the last execute, on this rank */
+  double compute_seconds, communicate_seconds, wait_seconds;
 } skv_times_t;
 
-/* Collective. `workspace` holds skv_plan_info.workspace_bytes, aligned to 64. `stream` is NULL on
- * the CPU. Errors leave outputs unspecified; after SKV_TIMEOUT, SKV_PEER or SKV_TRANSPORT the
- * context can only be destroyed. */
+/* Collective. `workspace` holds skv_plan_info.workspace_bytes, aligned to 64. Errors leave outputs
+ * unspecified; after SKV_TIMEOUT, SKV_PEER or SKV_TRANSPORT the context can only be destroyed.
+ *
+ * CPU: all is host memory, `stream` is NULL, and the work is done on return.
+ * CUDA: q, k, v, o, lse, bits and workspace are device memory; sinks, q_tokens, k_tokens and
+ * q_start are host memory and are read before the call returns. The work is enqueued on `stream` (a
+ * cudaStream_t; NULL: the default stream), so buffers must live until it is done, and executes of
+ * one plan, or with one workspace, must follow one another there. Nothing is allocated and nothing
+ * waits: a CUDA graph may capture it, and keeps the lengths and positions that it was captured
+ * with. With `bits` NULL it is fastest: digests are of O before it is rounded, which takes a way
+ * through memory. What fails on the device shows where the caller waits for it. */
 SKV_API skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs,
                                  const skv_outputs_t *outputs, void *workspace,
                                  size_t workspace_bytes, void *stream);

@@ -36,7 +36,7 @@ class Job(ctypes.Structure):
                  ("nodes", ctypes.POINTER(JobNode)), ("node_count", ctypes.c_int64),
                  ("ranks", ctypes.c_int32), ("round_robin", ctypes.c_bool),
                  ("slices", ctypes.POINTER(ctypes.c_void_p)),
-                 ("slice_rows", ctypes.POINTER(ctypes.c_int64))]
+                 ("slice_rows", ctypes.POINTER(ctypes.c_int64)), ("resources", ctypes.c_void_p)]
 
 
 class Finish(ctypes.Structure):
