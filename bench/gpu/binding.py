@@ -149,12 +149,12 @@ class Call:
 
 
 def reference(q, k, v, causal=False, window=(None, None), q_lengths=None, k_lengths=None,
-              q_start=None, scale=None):
+              q_start=None, scale=None, softcap=0.0, sinks=None):
     """(O, LSE) in fp64, head by head; rows past a length are NaN."""
     batch, q_tokens, q_heads, dim = q.shape
     group = q_heads // k.shape[2]
     scale = scale or 1 / math.sqrt(dim)
-    o = torch.full(q.shape, float("nan"), dtype=torch.float64, device=q.device)
+    o = torch.full((*q.shape[:3], v.shape[3]), float("nan"), dtype=torch.float64, device=q.device)
     lse = torch.full(q.shape[:3], float("nan"), dtype=torch.float64, device=q.device)
     for b in range(batch):
         rows = q_lengths[b] if q_lengths else q_tokens
@@ -169,8 +169,13 @@ def reference(q, k, v, causal=False, window=(None, None), q_lengths=None, k_leng
             seen &= key >= position - window[0]
         for h in range(q_heads):
             x = q[b, :rows, h].double() @ k[b, :keys, h // group].double().T * scale
+            if softcap:
+                x = softcap * torch.tanh(x / softcap)
             x.masked_fill_(~seen, float("-inf"))
-            lse[b, :rows, h] = torch.logsumexp(x, 1) if keys else float("-inf")
-            weights = torch.softmax(x, 1).nan_to_num_(0.0)
-            o[b, :rows, h] = weights @ v[b, :keys, h // group].double()
+            values = v[b, :keys, h // group].double()
+            if sinks:  # a key that all rows see, with value 0
+                x = torch.cat((x, x.new_full((rows, 1), sinks[h])), 1)
+                values = torch.cat((values, values.new_zeros(1, values.shape[1])))
+            lse[b, :rows, h] = torch.logsumexp(x, 1) if x.shape[1] else float("-inf")
+            o[b, :rows, h] = torch.softmax(x, 1).nan_to_num_(0.0) @ values
     return o, lse

@@ -1,7 +1,7 @@
 /* softmax.cuh: the arithmetic of a leaf and of folding leaves, as every sm_90 kernel does it. A
  * warpgroup has 64 rows; each thread has columns of two of them, r = 0 and 1, in the accumulator
  * layout of wgmma.cuh; the four threads of a quad share a row. One order, whatever the kernel: bits
- * depend on nothing else. docs/numerics-sm90.md is the contract. */
+ * depend on nothing else. docs/numerics-gpu.md is the contract. */
 #ifndef SKV_CUDA_SOFTMAX_CUH
 #define SKV_CUDA_SOFTMAX_CUH
 
