@@ -63,7 +63,7 @@ static void write_rows(const shop_t *shop, const skv__job_node_t *node, const sk
   const int64_t group = shop->job->q_heads / shop->job->kv_heads;
   for (int64_t r = begin; r < end; ++r, ++row) {
     int64_t query = run->q_begin + r / group, head = kv_head * group + r % group;
-    if (states)
+    if (states && !skv__is_empty(states->e[row])) /* an EMPTY one may hold any O */
       write_row(shop, node, run, query, head, states->o + row * states->stride, states->e[row],
                 states->l[row]);
     else
