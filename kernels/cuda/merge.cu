@@ -6,14 +6,16 @@
 
 #include "kernels/state.h"
 
+enum { THREADS = 128, MOST_COLUMNS = 256 };
+
 typedef struct merge_params {
   float *out;
   const float *states[SKV__MERGE_MAX];
   int64_t rows, dim;
 } merge_params_t;
 
-/* A row's e and l, and one lane's `Width` elements of O. */
-template <int Width> struct node { float e, l, o[Width]; };
+/* A row's e and l, and a lane's elements of O: `Pieces` times `Width` that lie together. */
+template <int Width, int Pieces> struct node { float e, l, o[Pieces][Width]; };
 
 template <int Width> __device__ __forceinline__ void load(float (&to)[Width], const float *from) {
   if constexpr (Width == 4) {
@@ -31,15 +33,22 @@ template <int Width> __device__ __forceinline__ void store(float *to, const floa
     *to = from[0];
 }
 
-template <int Width>
-__device__ __forceinline__ node<Width> merge(const node<Width> &left, const node<Width> &right) {
-  skv__weights_t weights = skv__merge_weights(left.e, right.e);
-  node<Width> merged;
+/* All lanes of a warp have the same rows, so the branch is the warp's. */
+template <int Width, int Pieces>
+__device__ __forceinline__ node<Width, Pieces> merge(const node<Width, Pieces> &left,
+                                                     const node<Width, Pieces> &right) {
+  const skv__weights_t weights = skv__merge_weights(left.e, right.e);
+  if (weights.keep == SKV__KEEP_LEFT)
+    return left;
+  if (weights.keep == SKV__KEEP_RIGHT)
+    return right;
+  node<Width, Pieces> merged;
   merged.e = weights.e;
   merged.l = skv__merge_value(weights, left.l, right.l);
 #pragma unroll
-  for (int i = 0; i < Width; ++i)
-    merged.o[i] = skv__merge_value(weights, left.o[i], right.o[i]);
+  for (int i = 0; i < Pieces * Width; ++i)
+    merged.o[i / Width][i % Width] =
+        skv__merge_value(weights, left.o[i / Width][i % Width], right.o[i / Width][i % Width]);
   return merged;
 }
 
@@ -49,69 +58,79 @@ template <int Count> struct split_of {
 };
 template <> struct split_of<2> { static constexpr int value = 1; };
 
-template <int Count, int Width>
-__device__ __forceinline__ node<Width> fold(const node<Width> *nodes) {
+template <int Count, int Width, int Pieces>
+__device__ __forceinline__ node<Width, Pieces> fold(const node<Width, Pieces> *nodes) {
   if constexpr (Count == 1)
     return nodes[0];
   else
-    return merge(fold<split_of<Count>::value, Width>(nodes),
-                 fold<Count - split_of<Count>::value, Width>(nodes + split_of<Count>::value));
+    return merge(fold<split_of<Count>::value>(nodes),
+                 fold<Count - split_of<Count>::value>(nodes + split_of<Count>::value));
 }
 
-/* `Rows` rows at a time for each warp. Lane i reads e and l of one row of one state for all lanes,
- * before anything is written, because `out` may be a state. */
-template <int Count, int Rows, int Width>
-__global__ void __launch_bounds__(256) merge_rows(const merge_params_t p) {
-  const int64_t warps = (int64_t)gridDim.x * 8, lane = threadIdx.x % 32;
+/* `Rows` rows a warp, and then it ends: new CTAs begin loading while old ones still store. Lane i
+ * reads e and l of one row of one state for all lanes. Everything is read before anything is
+ * written, because `out` may be a state; past the last row and column the last is read again. */
+template <int Count, int Rows, int Width, int Pieces>
+__global__ void __launch_bounds__(THREADS) merge_rows(const merge_params_t p) {
+  static_assert(Rows * Count <= 32, "a lane for each row and state");
+  const int64_t lane = threadIdx.x % 32, last = p.rows - 1;
+  const int64_t first = ((int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32) * Rows;
+  if (first > last)
+    return;
   const float *state = p.states[0];
 #pragma unroll
   for (int i = 1; i < Count; ++i)
     state = lane % Count == i ? p.states[i] : state;
-  for (int64_t first = ((int64_t)blockIdx.x * 8 + threadIdx.x / 32) * Rows; first < p.rows;
-       first += warps * Rows) {
-    node<Width> nodes[Rows][Count];
-    static_assert(Rows * Count <= 32, "a lane for each row and state");
-    int64_t mine = first + lane / Count % Rows, row = mine < p.rows ? mine : p.rows - 1;
-    const float *heads = state + p.rows * p.dim + row;
-    float e = heads[0], l = heads[p.rows];
-    for (int64_t column = lane * Width; column < p.dim + lane * Width; column += 32 * Width) {
-      bool here = column < p.dim;
+  const float *heads = state + p.rows * p.dim + min(first + lane / Count % Rows, last);
+  const float e = heads[0], l = heads[p.rows];
+  node<Width, Pieces> nodes[Rows][Count];
 #pragma unroll
-      for (int i = 0; i < Rows * Count; ++i)
-        if (here && first + i / Count < p.rows)
-          load(nodes[i / Count][i % Count].o,
-               p.states[i % Count] + (first + i / Count) * p.dim + column);
+  for (int i = 0; i < Rows * Count; ++i)
 #pragma unroll
-      for (int i = 0; i < Rows * Count; ++i) {
-        nodes[i / Count][i % Count].e = __shfl_sync(0xffffffff, e, i);
-        nodes[i / Count][i % Count].l = __shfl_sync(0xffffffff, l, i);
-      }
+    for (int j = 0; j < Pieces; ++j)
+      load(nodes[i / Count][i % Count].o[j], p.states[i % Count] +
+                                                 min(first + i / Count, last) * p.dim +
+                                                 min((lane + 32 * j) * Width, p.dim - Width));
 #pragma unroll
-      for (int r = 0; r < Rows; ++r)
-        if (here && first + r < p.rows) {
-          node<Width> root = fold<Count, Width>(nodes[r]);
-          store(p.out + (first + r) * p.dim + column, root.o);
-          if (column == 0) {
-            p.out[p.rows * p.dim + first + r] = root.e;
-            p.out[p.rows * (p.dim + 1) + first + r] = root.l;
-          }
-        }
+  for (int i = 0; i < Rows * Count; ++i) {
+    nodes[i / Count][i % Count].e = __shfl_sync(0xffffffff, e, i);
+    nodes[i / Count][i % Count].l = __shfl_sync(0xffffffff, l, i);
+  }
+#pragma unroll
+  for (int r = 0; r < Rows; ++r) {
+    const int64_t row = first + r;
+    if (row > last)
+      return;
+    const node<Width, Pieces> root = fold<Count>(nodes[r]);
+#pragma unroll
+    for (int j = 0; j < Pieces; ++j)
+      if ((lane + 32 * j) * Width < p.dim)
+        store(p.out + row * p.dim + (lane + 32 * j) * Width, root.o[j]);
+    if (lane == 0) {
+      p.out[p.rows * p.dim + row] = root.e;
+      p.out[p.rows * (p.dim + 1) + row] = root.l;
     }
   }
 }
 
-template <int Count>
-static void launch(const merge_params_t *p, int64_t ctas, cudaStream_t stream) {
-  constexpr int kRows = Count <= 2 ? 4 : Count <= 4 ? 2 : 1;
-  int64_t most = (p->rows + 8 * kRows - 1) / (8 * kRows);
-  unsigned grid = (unsigned)(most < ctas ? most : ctas);
-  if (p->dim % 4 == 0)
-    merge_rows<Count, kRows, 4><<<grid, 256, 0, stream>>>(*p);
-  else
-    merge_rows<Count, 1, 1><<<grid, 256, 0, stream>>>(*p);
+template <int Count, int Rows, int Width, int Pieces>
+static void launch_rows(const merge_params_t *p, cudaStream_t stream) {
+  const int64_t rows = Rows * (THREADS / 32);
+  merge_rows<Count, Rows, Width, Pieces>
+      <<<(unsigned)((p->rows + rows - 1) / rows), THREADS, 0, stream>>>(*p);
 }
 
-typedef void (*launch_t)(const merge_params_t *, int64_t, cudaStream_t);
+template <int Count> static void launch(const merge_params_t *p, cudaStream_t stream) {
+  constexpr int kRows = Count <= 2 ? 4 : Count <= 4 ? 2 : 1;
+  if (p->dim % 4 != 0)
+    launch_rows<Count, 1, 1, MOST_COLUMNS / 32>(p, stream);
+  else if (p->dim <= MOST_COLUMNS / 2)
+    launch_rows<Count, kRows, 4, 1>(p, stream);
+  else
+    launch_rows<Count, 1, 4, 2>(p, stream);
+}
+
+typedef void (*launch_t)(const merge_params_t *, cudaStream_t);
 
 static const launch_t LAUNCHES[SKV__MERGE_MAX + 1] = {
     NULL,       launch<1>,  launch<2>,  launch<3>,  launch<4>,  launch<5>,
@@ -119,15 +138,14 @@ static const launch_t LAUNCHES[SKV__MERGE_MAX + 1] = {
     launch<12>, launch<13>, launch<14>, launch<15>, launch<16>};
 
 skv_status_t skv__launch_merge(float *out, const float *const *states, int32_t count, int64_t rows,
-                               int64_t value_head_dim, int32_t multiprocessors,
-                               cudaStream_t stream) {
-  if (count < 1 || count > SKV__MERGE_MAX)
+                               int64_t value_head_dim, cudaStream_t stream) {
+  if (count < 1 || count > SKV__MERGE_MAX || value_head_dim < 1 || value_head_dim > MOST_COLUMNS)
     return SKV_INVALID;
   if (!rows)
     return SKV_OK;
   merge_params_t p = {out, {NULL}, rows, value_head_dim};
   for (int32_t i = 0; i < count; ++i)
     p.states[i] = states[i];
-  LAUNCHES[count](&p, (int64_t)multiprocessors * 8, stream);
+  LAUNCHES[count](&p, stream);
   return cudaGetLastError() == cudaSuccess ? SKV_OK : SKV_INTERNAL;
 }

@@ -1,5 +1,5 @@
-/* merge.h: launchers of the kernels that merge slices of states. The bits are those of
- * skv__merge_row. */
+/* merge.h: launchers of the kernels that merge states, and partials of other libraries. The bits
+ * are those of skv__merge_row and skv_merge_lse. */
 #ifndef SKV_CUDA_MERGE_H
 #define SKV_CUDA_MERGE_H
 
@@ -21,8 +21,14 @@ extern "C" {
  * on the device, 16-byte aligned. `out` may be any of the states. 1 <= count <= SKV__MERGE_MAX.
  * Enqueues. */
 skv_status_t skv__launch_merge(float *out, const float *const *states, int32_t count, int64_t rows,
-                               int64_t value_head_dim, int32_t multiprocessors,
-                               cudaStream_t stream);
+                               int64_t value_head_dim, cudaStream_t stream);
+
+/* skv_merge_lse for arrays on the device, with its contract: dense rows, natural log or base 2,
+ * +inf or -inf for empty, `out` may be `a`. Enqueues. */
+skv_status_t skv__launch_merge_lse(void *o_out, float *lse_out, const void *o_a, const float *lse_a,
+                                   const void *o_b, const float *lse_b, int64_t rows, int64_t dim,
+                                   skv_dtype_t dtype, skv_lse_base_t base, int32_t multiprocessors,
+                                   cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -98,9 +98,7 @@ static void test(int count, int64_t rows, int64_t dim, int into) {
   if (target == count)
     check(cudaMemcpy(device[count], out, floats * sizeof(float), cudaMemcpyHostToDevice));
   memcpy(expected, target == count ? out : host[target], floats * sizeof(float));
-  int processors;
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
-  if (skv__launch_merge(device[target] + GUARD, states, count, rows, dim, processors, 0) != SKV_OK)
+  if (skv__launch_merge(device[target] + GUARD, states, count, rows, dim, 0) != SKV_OK)
     ++failures, printf("FAIL launch\n");
   check(cudaDeviceSynchronize());
   check(cudaMemcpy(out, device[target], floats * sizeof(float), cudaMemcpyDeviceToHost));
@@ -122,45 +120,6 @@ static void test(int count, int64_t rows, int64_t dim, int into) {
   free(out), free(expected);
 }
 
-/* GB/s of merging `count` states of 262144 rows x 128. */
-static void rate(int count) {
-  int64_t rows = 262144, dim = 128;
-  size_t bytes = (size_t)(rows * (dim + 2)) * sizeof(float);
-  float *device[SKV__MERGE_MAX + 1], best[21];
-  const float *states[SKV__MERGE_MAX];
-  float *slice = random_slice(rows, dim);
-  for (int i = 0; i <= count; ++i) {
-    check(cudaMalloc((void **)&device[i], bytes));
-    check(cudaMemcpy(device[i], slice + GUARD, bytes, cudaMemcpyHostToDevice));
-    if (i < count)
-      states[i] = device[i];
-  }
-  cudaEvent_t begin, end;
-  int processors;
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
-  check(cudaEventCreate(&begin));
-  check(cudaEventCreate(&end));
-  for (int i = 0; i < 21; ++i) {
-    check(cudaEventRecord(begin, 0));
-    for (int j = 0; j < 10; ++j)
-      skv__launch_merge(device[count], states, count, rows, dim, processors, 0);
-    check(cudaEventRecord(end, 0));
-    check(cudaEventSynchronize(end));
-    check(cudaEventElapsedTime(best + i, begin, end));
-  }
-  for (int i = 0; i < 21; ++i) /* insertion sort */
-    for (int j = i; j > 0 && best[j] < best[j - 1]; --j) {
-      float t = best[j];
-      best[j] = best[j - 1], best[j - 1] = t;
-    }
-  printf("{\"bench\": \"merge\", \"states\": %d, \"rows\": 262144, \"dim\": 128, \"us\": %.1f, "
-         "\"gbps\": %.0f}\n",
-         count, best[10] * 1e2f, (double)bytes * (count + 1) / (best[10] * 1e-4) / 1e9);
-  for (int i = 0; i <= count; ++i)
-    check(cudaFree(device[i]));
-  free(slice);
-}
-
 int main(void) {
   test(2, 80000, 128, 0); /* 10.4 million merged values */
   for (int count = 1; count <= SKV__MERGE_MAX; ++count)
@@ -171,7 +130,6 @@ int main(void) {
     test(5, 77, dims[i], 4);
   }
   test(3, 1, 128, 1);
-  rate(2), rate(8), rate(16);
   printf("%d failures\n", failures);
   return failures ? 1 : 0;
 }
