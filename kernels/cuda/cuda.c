@@ -17,8 +17,8 @@ typedef struct resources {
 
 /* In the order in which they are asked; NULL-terminated. */
 typedef const skv__attention_t *const *attentions_t;
-static const skv__attention_t *const sm90_attentions[] = {NULL};
-static const skv__attention_t *const plain_attentions[] = {NULL};
+static const skv__attention_t *const sm90_attentions[] = {&skv__cuda_plain, NULL};
+static const skv__attention_t *const plain_attentions[] = {&skv__cuda_plain, NULL};
 
 static skv_status_t fail(skv__error_t *error, cudaError_t code, const char *doing) {
   cudaGetLastError(); /* it is reported here, once */
@@ -164,11 +164,8 @@ static skv_status_t launch(attentions_t attentions, const skv__job_t *job,
 static void merge(float *into, const float *right, int64_t rows, int64_t value_head_dim,
                   int32_t threads, void *stream) {
   const float *const states[] = {into, right};
-  skv__device_t device;
-  int number;
   (void)threads;
-  if (current_device(&device, &number) == cudaSuccess)
-    skv__launch_merge(into, states, 2, rows, value_head_dim, device.multiprocessors, stream);
+  skv__launch_merge(into, states, 2, rows, value_head_dim, stream);
 }
 
 static skv_status_t finish_rows(const skv__job_t *job, int32_t owner, const float *slice,
