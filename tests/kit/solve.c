@@ -87,10 +87,9 @@ static skv_outputs_t outputs_for(const job_t *job, int32_t rank, uint64_t *bits)
 }
 
 /* Queries [first, first + count) of every sequence, as a prefill in chunks would ask for them. */
-static skv_status_t execute_chunk(job_t *job, skv_plan_t *plan, skv_inputs_t inputs,
+static skv_status_t execute_chunk(const skv_problem_t *p, skv_plan_t *plan, skv_inputs_t inputs,
                                   skv_outputs_t outputs, int64_t first, int64_t count,
-                                  void *workspace, size_t workspace_bytes) {
-  const skv_problem_t *p = &job->test->problem;
+                                  void *workspace, size_t workspace_bytes, void *stream) {
   int64_t *lengths = calloc((size_t)p->batch, 3 * sizeof *lengths);
   int64_t *q_tokens = lengths, *k_tokens = lengths + p->batch, *q_start = k_tokens + p->batch;
   for (int64_t s = 0; s < p->batch; s++) {
@@ -109,20 +108,20 @@ static skv_status_t execute_chunk(job_t *job, skv_plan_t *plan, skv_inputs_t inp
   outputs.o.data =
       (char *)outputs.o.data + first * outputs.o.stride[1] * element_bytes(p->out_dtype);
   outputs.lse = outputs.lse ? outputs.lse + first * outputs.lse_stride[1] : NULL;
-  skv_status_t status = skv_execute(plan, &inputs, &outputs, workspace, workspace_bytes, NULL);
+  skv_status_t status = skv_execute(plan, &inputs, &outputs, workspace, workspace_bytes, stream);
   free(lengths);
   return status;
 }
 
-static skv_status_t execute_all(job_t *job, skv_plan_t *plan, const skv_inputs_t *inputs,
-                                const skv_outputs_t *outputs, void *workspace,
-                                size_t workspace_bytes) {
-  int64_t chunk = job->way->chunk_queries, queries = job->test->problem.q_tokens;
+skv_status_t kit_execute(const kit_case_t *test, const kit_way_t *way, skv_plan_t *plan,
+                         const skv_inputs_t *inputs, const skv_outputs_t *outputs, void *workspace,
+                         size_t workspace_bytes, void *stream) {
+  int64_t chunk = way->chunk_queries, queries = test->problem.q_tokens;
   if (!chunk)
-    return skv_execute(plan, inputs, outputs, workspace, workspace_bytes, NULL);
+    return skv_execute(plan, inputs, outputs, workspace, workspace_bytes, stream);
   for (int64_t first = 0; first < queries; first += chunk) {
-    skv_status_t status =
-        execute_chunk(job, plan, *inputs, *outputs, first, chunk, workspace, workspace_bytes);
+    skv_status_t status = execute_chunk(&test->problem, plan, *inputs, *outputs, first, chunk,
+                                        workspace, workspace_bytes, stream);
     if (status != SKV_OK)
       return status;
   }
@@ -137,8 +136,8 @@ static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inpu
   char *workspace = kit_poisoned((size_t)info.workspace_bytes + 64);
   void *aligned = workspace + (64 - (uintptr_t)workspace % 64) % 64;
   skv_outputs_t outputs = outputs_for(job, rank, &bits);
-  skv_status_t status =
-      execute_all(job, plan, inputs, &outputs, aligned, (size_t)info.workspace_bytes);
+  skv_status_t status = kit_execute(job->test, job->way, plan, inputs, &outputs, aligned,
+                                    (size_t)info.workspace_bytes, NULL);
   pthread_mutex_lock(&job->lock);
   job->answer->bits += bits;
   pthread_mutex_unlock(&job->lock);

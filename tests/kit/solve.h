@@ -27,6 +27,10 @@ bool kit_answer_same(const kit_answer_t *a, const kit_answer_t *b); /* bytes and
 /* Prints to stderr what failed, and returns false. Ranks write into one answer (results owner);
  * with results all or root, rank 0 does. Guards around every buffer are checked. */
 bool kit_solve(const kit_case_t *test, const kit_way_t *way, kit_answer_t *answer);
+/* The executes of one rank, whose plan allows way->chunk_queries queries, or all. */
+skv_status_t kit_execute(const kit_case_t *test, const kit_way_t *way, skv_plan_t *plan,
+                         const skv_inputs_t *inputs, const skv_outputs_t *outputs, void *workspace,
+                         size_t workspace_bytes, void *stream);
 void kit_way_describe(const kit_way_t *way, char *text, size_t text_bytes);
 
 #endif
