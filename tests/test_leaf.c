@@ -65,6 +65,24 @@ Test(leaf, every_gqa_ratio_and_row_count) {
     }
 }
 
+/* Few rows, where lanes are heads: every way that heads fill eight lanes, keys that begin and end
+ * anywhere in a tile. */
+Test(leaf, every_number_of_kv_heads) {
+  for (int64_t heads = 1; heads <= 17; ++heads)
+    for (int64_t rows = 1; rows <= 9; ++rows) {
+      skv_problem_t problem = small_problem();
+      problem.kv_heads = heads, problem.q_heads = heads * (rows < 5 ? rows : 1);
+      problem.q_tokens = rows < 5 ? 1 : rows;
+      problem.dtype = (skv_dtype_t)((heads + rows) % 3), problem.out_dtype = SKV_BF16;
+      problem.head_dim = rows % 2 ? 40 : 64, problem.value_head_dim = rows % 2 ? 64 : 48;
+      problem.causal = 1, problem.window_left_tokens = 150 + heads;
+      kit_case_t *test =
+          kit_case_create(&problem, NULL, NULL, false, 100 * (uint64_t)heads + (uint64_t)rows);
+      expect_right(test, &(leaf_way_t){.threads = 1 + (int32_t)(rows % 2)});
+      kit_case_free(test);
+    }
+}
+
 /* More rows than a tile of scores, than a task; blocks and leaves in number. */
 Test(leaf, longer_prefill) {
   skv_problem_t problem = small_problem();

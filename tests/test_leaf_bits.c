@@ -32,6 +32,35 @@ Test(leaf_bits, every_kernel_gives_the_same) {
   }
 }
 
+/* Decode has ways of its own: by heads, by rows of a head, by dtype. */
+Test(leaf_bits, every_kernel_gives_the_same_decode) {
+  for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel) {
+    if ((*kernel)->backend != SKV_BACKEND_CPU || !(*kernel)->available())
+      continue;
+    for (int64_t heads = 1; heads <= 13; ++heads)
+      for (int64_t group = 1; group <= 8; ++group) {
+        skv_problem_t problem = {.struct_bytes = sizeof problem,
+                                 .batch = 1,
+                                 .q_tokens = 1,
+                                 .kv_capacity_tokens = 217,
+                                 .q_heads = heads * group,
+                                 .kv_heads = heads,
+                                 .head_dim = 24,
+                                 .value_head_dim = 32,
+                                 .dtype = (skv_dtype_t)((heads + group) % 3),
+                                 .scale = 0.25f,
+                                 .window_left_tokens = SKV_UNBOUNDED,
+                                 .window_right_tokens = SKV_UNBOUNDED,
+                                 .leaf_tokens = 64,
+                                 .block_tokens = 128};
+        kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, (uint64_t)(heads * group));
+        expect_same(test, &(leaf_way_t){.threads = 1, .kernel = "cpu.portable"},
+                    &(leaf_way_t){.threads = 1, .kernel = (*kernel)->name}, (*kernel)->name);
+        kit_case_free(test);
+      }
+  }
+}
+
 Test(leaf_bits, threads_rows_nodes_and_owners) {
   for (uint64_t seed = 2000; seed < 2150; ++seed) {
     kit_case_t *test = kit_case_random(seed);

@@ -1,26 +1,16 @@
 /* attend.c: one tile of keys for all heads of a task. With many rows, a head at a time: its keys
  * and values are packed once for all rows. With few rows (decode) memory is the limit: keys, then
- * values, are read some tokens at a time for all heads, which is how they usually lie, and what
- * comes next is fetched meanwhile. */
+ * values, are read token by token for all heads, which is how they usually lie, and what comes next
+ * is fetched meanwhile. */
 #include "kernels/convert.h"
 #include "kernels/cpu/task.h"
 
 #define LOG2E 1.4426950408889634073599246810018921
 
-enum {
-  THIN_ROWS = 8,    /* of a head: up to here values are used where they lie */
-  GROUP_TOKENS = 16 /* read at a time for all heads */
-};
+enum { FETCH_BYTES = 1 << 15 };
 
 static int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
-}
-
-/* Tokens that are read at a time for all heads. One row needs more scores at once, to have enough
- * chains under way. */
-static int64_t group_tokens(const skv__task_t *task) {
-  const int64_t rows = task->row_end - task->row_begin;
-  return rows <= THIN_ROWS ? GROUP_TOKENS : SKV__TILE_KEYS;
 }
 
 /* Of key `position` of a KV head. */
@@ -42,7 +32,9 @@ static skv__tile_source_t tile_source(const skv__task_t *task, const skv_tensor_
                                   tensor->stride[1] * skv__dtype_bytes(task->job->dtype),
                               .dim = dim,
                               .begin = begin - tile,
-                              .end = end - tile};
+                              .end = end - tile,
+                              .heads = task->head_end - head,
+                              .head_bytes = tensor->stride[2] * skv__dtype_bytes(task->job->dtype)};
 }
 
 /* Up to `tokens` tokens from `position`, of heads from `head`, to be fetched during about `calls`
@@ -78,8 +70,6 @@ static skv__tile_rows_t tile_rows(const skv__task_t *task, const skv__desk_t *de
       .key_begin = tile,
       .keys = desk->keys,
       .values = desk->values,
-      .value_step = SKV__PANEL,
-      .value_panel = SKV__VALUE_PANEL,
       .value_panels = columns / SKV__PANEL,
       .scores = desk->scores,
       .o = desk->o + row * columns,
@@ -110,7 +100,11 @@ static void attend_head(const skv__task_t *task, skv__desk_t *desk, int64_t head
   desk->tile->attend(&work);
 }
 
-/* The rows of a head of a task whose heads work together: scores of all heads stay. */
+/* Work on keys [begin, end) of the tile at `tile`, for all heads of a task whose heads share it:
+ * their scores stay. `ahead` is fetched meanwhile. */
+typedef void (*step_t)(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                       int64_t end, skv__ahead_t *ahead);
+
 static skv__tile_rows_t shared_rows(const skv__task_t *task, const skv__desk_t *desk, int64_t head,
                                     int64_t tile) {
   skv__tile_rows_t work = tile_rows(task, desk, head, tile);
@@ -118,39 +112,62 @@ static skv__tile_rows_t shared_rows(const skv__task_t *task, const skv__desk_t *
   return work;
 }
 
-static void score_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
-                        int64_t begin, int64_t end, skv__ahead_t *ahead) {
-  skv__tile_rows_t work = shared_rows(task, desk, head, tile);
-  skv__tile_source_t keys =
-      tile_source(task, &task->job->k, task->job->head_dim, head, tile, begin, end);
-  work.ahead = ahead;
-  if (work.rows <= SKV__THIN_ROWS && work.head_dim % 4 == 0) {
-    desk->tile->score_thin(&work, &keys);
-    return;
-  }
-  desk->tile->pack_keys(desk->keys, &keys);
-  desk->tile->score(&work, begin - tile, end - tile);
-}
-
-static void add_group(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
-                      int64_t begin, int64_t end, skv__ahead_t *ahead) {
+static void score_packed(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                         int64_t end, skv__ahead_t *ahead) {
   const skv__job_t *job = task->job;
-  skv__tile_rows_t work = shared_rows(task, desk, head, tile);
-  skv__tile_source_t values =
-      tile_source(task, &job->v, job->value_head_dim, head, tile, begin, end);
-  work.ahead_after_scores = ahead;
-  if (job->dtype == SKV_FP32 && job->value_head_dim % SKV__PANEL == 0 && work.rows <= THIN_ROWS) {
-    work.values = (const float *)(const void *)values.data - values.begin * job->v.stride[1];
-    work.value_step = job->v.stride[1];
-    work.value_panel = SKV__PANEL;
-  } else {
-    desk->tile->pack_values(desk->values, &values);
+  ahead->share /= task->head_end - task->head_begin;
+  for (int64_t head = task->head_begin; head < task->head_end; ++head) {
+    skv__tile_rows_t work = shared_rows(task, desk, head, tile);
+    skv__tile_source_t keys = tile_source(task, &job->k, job->head_dim, head, tile, begin, end);
+    work.ahead = ahead;
+    desk->tile->pack_keys(desk->keys, &keys);
+    desk->tile->score(&work, begin - tile, end - tile);
   }
-  desk->tile->add_values(&work, begin - tile, end - tile);
 }
 
-typedef void (*group_t)(const skv__task_t *task, skv__desk_t *desk, int64_t head, int64_t tile,
-                        int64_t begin, int64_t end, skv__ahead_t *ahead);
+static void add_packed(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                       int64_t end, skv__ahead_t *ahead) {
+  const skv__job_t *job = task->job;
+  ahead->share /= task->head_end - task->head_begin;
+  for (int64_t head = task->head_begin; head < task->head_end; ++head) {
+    skv__tile_rows_t work = shared_rows(task, desk, head, tile);
+    skv__tile_source_t values =
+        tile_source(task, &job->v, job->value_head_dim, head, tile, begin, end);
+    work.ahead_after_scores = ahead;
+    desk->tile->pack_values(desk->values, &values);
+    desk->tile->add_values(&work, begin - tile, end - tile);
+  }
+}
+
+static void score_thin(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                       int64_t end, skv__ahead_t *ahead) {
+  skv__tile_rows_t work = tile_rows(task, desk, task->head_begin, tile);
+  skv__tile_source_t keys =
+      tile_source(task, &task->job->k, task->job->head_dim, task->head_begin, tile, begin, end);
+  work.q = desk->keys;
+  work.ahead = ahead;
+  desk->tile->score_thin(&work, &keys);
+}
+
+static void add_thin(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
+                     int64_t end, skv__ahead_t *ahead) {
+  skv__tile_rows_t work = tile_rows(task, desk, task->head_begin, tile);
+  skv__tile_source_t values = tile_source(task, &task->job->v, task->job->value_head_dim,
+                                          task->head_begin, tile, begin, end);
+  work.ahead_after_scores = ahead;
+  desk->tile->add_thin(&work, &values);
+}
+
+/* Tokens that are worked on while the next ones are fetched: far enough ahead to be there in time,
+ * near enough to stay in cache. */
+static int64_t group_tokens(const skv__task_t *task) {
+  const int64_t token_bytes = (task->head_end - task->head_begin) * task->job->head_dim *
+                              skv__dtype_bytes(task->job->dtype);
+  int64_t tokens = SKV__TILE_KEYS;
+  while (task->thin && tokens > 8 && tokens * token_bytes > FETCH_BYTES)
+    tokens /= 2;
+  return tokens;
+}
 
 /* Where one of the two tensors is read next. */
 typedef struct place {
@@ -158,19 +175,18 @@ typedef struct place {
   int64_t dim, position;
 } place_t;
 
-/* `work` on keys [begin, end) of a tile, a group of tokens at a time for all heads. Meanwhile the
- * next group is fetched: these, in the end `then`. */
+/* `work` on keys [begin, end) of a tile, a group of tokens at a time. Meanwhile the next group is
+ * fetched: of these, in the end of `then`. */
 static void for_groups(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,
-                       int64_t end, group_t work, place_t these, place_t then) {
+                       int64_t end, step_t work, place_t these, place_t then) {
   const int64_t group = group_tokens(task), heads = task->head_end - task->head_begin;
   for (int64_t from = begin, to; from < end; from = to) {
     to = smaller(end, tile + ((from - tile) / group + 1) * group);
     these.position = to;
     place_t next = to < end ? these : then;
-    skv__ahead_t ahead = fetch_plan(task, next.tensor, next.dim, task->head_begin, heads,
-                                    next.position, group, heads);
-    for (int64_t head = task->head_begin; head < task->head_end; ++head)
-      work(task, desk, head, tile, from, to, &ahead);
+    skv__ahead_t ahead =
+        fetch_plan(task, next.tensor, next.dim, task->head_begin, heads, next.position, group, 1);
+    work(task, desk, tile, from, to, &ahead);
   }
 }
 
@@ -178,12 +194,36 @@ static void attend_heads(const skv__task_t *task, skv__desk_t *desk, int64_t til
                          int64_t end) {
   const skv__job_t *job = task->job;
   place_t keys = {&job->k, job->head_dim, end}, values = {&job->v, job->value_head_dim, begin};
-  for_groups(task, desk, tile, begin, end, score_group, keys, values);
-  for (int64_t head = task->head_begin; head < task->head_end; ++head) {
-    skv__tile_rows_t work = shared_rows(task, desk, head, tile);
-    desk->tile->weigh(&work);
+  for_groups(task, desk, tile, begin, end, task->thin ? score_thin : score_packed, keys, values);
+  skv__tile_rows_t all = tile_rows(task, desk, task->head_begin, tile);
+  all.rows = skv__task_rows(task);
+  desk->tile->weigh(&all);
+  for_groups(task, desk, tile, begin, end, task->thin ? add_thin : add_packed, values, keys);
+}
+
+/* q as score_thin wants it, into the memory for packed keys. */
+static void turn_queries(const skv__task_t *task, const skv__desk_t *desk) {
+  const int64_t rows = task->row_end - task->row_begin, dim = task->job->head_dim;
+  const int64_t task_heads = task->head_end - task->head_begin;
+  float *to = desk->keys;
+  for (int64_t head = 0, heads; head < task_heads; head += heads) {
+    heads = skv__lane_heads(task_heads - head);
+    for (int64_t first = 0; first < rows; first += SKV__THIN_CHUNK)
+      for (int64_t d = 0; d < dim; ++d)
+        for (int64_t row = first; row < smaller(rows, first + SKV__THIN_CHUNK); ++row)
+          for (int64_t lane = 0; lane < 8; ++lane)
+            *to++ = desk->q[((head + lane % heads) * rows + row) * dim + d];
   }
-  for_groups(task, desk, tile, begin, end, add_group, values, keys);
+}
+
+void skv__task_begin(skv__task_t *task, const skv__desk_t *desk) {
+  const skv__job_t *job = task->job;
+  const int64_t rows = task->row_end - task->row_begin, heads = task->head_end - task->head_begin;
+  const int64_t bundles = heads / 8 + (heads >> 2 & 1) + (heads >> 1 & 1) + (heads & 1);
+  task->thin = desk->tile->score_thin != NULL && rows <= SKV__THIN_ROWS && job->head_dim % 8 == 0 &&
+               job->value_head_dim % SKV__PANEL == 0 && bundles * rows * 8 <= SKV__TILE_KEYS;
+  if (task->thin)
+    turn_queries(task, desk);
 }
 
 void skv__task_attend(const skv__task_t *task, skv__desk_t *desk, int64_t tile, int64_t begin,

@@ -2,7 +2,7 @@
 #include "kernels/cpu/task.h"
 
 enum {
-  MOST_ROWS = 384, /* packing a tile costs a few per cent of work on this many rows */
+  MOST_ROWS = 768, /* packing a tile costs a few per cent of work on this many rows */
   ROW_MULTIPLE = 12
 };
 

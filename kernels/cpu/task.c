@@ -119,5 +119,6 @@ static bool evaluate_blocks(const skv__task_t *task, skv__desk_t *desk, int64_t 
 
 bool skv__task_evaluate(skv__task_t *task, skv__desk_t *desk) {
   load_rows(task, desk);
+  skv__task_begin(task, desk);
   return evaluate_blocks(task, desk, task->block_begin, task->block_end, 0);
 }

@@ -15,9 +15,8 @@ typedef struct skv__progress {
 } skv__progress_t;
 
 enum {
-  SKV__FEW_ROWS = 48,            /* of a KV head: below, heads share a task */
-  SKV__SHARED_ROWS = 96,         /* rows of all heads of such a task, at most */
-  SKV__KEY_FLOATS = 256 * 4 * 64 /* packed keys of all its heads: 256 KiB, a part of an L2 cache */
+  SKV__FEW_ROWS = 48,   /* of a KV head: below, heads share a task */
+  SKV__SHARED_ROWS = 96 /* rows of all heads of such a task, at most */
 };
 
 /* Rows are numbered within a KV head: row = (query - q_begin) * group + head in group. */
@@ -29,6 +28,7 @@ typedef struct skv__task {
   int64_t head_begin, head_end;   /* KV heads */
   int64_t row_begin, row_end;     /* of each of them */
   int64_t key_begin, key_end;     /* absolute positions that some row sees: by skv__task_evaluate */
+  bool thin;                      /* keys and values are used where they lie: by skv__task_begin */
 } skv__task_t;
 
 /* One thread's memory. */
@@ -58,6 +58,9 @@ skv__states_t skv__desk_states(const skv__desk_t *desk, const skv__job_t *job, i
  * fit, at most what is useful. */
 void skv__desk_layout(skv__desk_t *desk, const skv__job_t *job, int64_t node_blocks, char *memory,
                       size_t bytes);
+
+/* Chooses how tiles are worked on; q is loaded. */
+void skv__task_begin(skv__task_t *task, const skv__desk_t *desk);
 
 /* Keys [begin, end) of the tile at `tile` (absolute) into the accumulators of all the task's rows.
  */

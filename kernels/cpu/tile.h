@@ -3,7 +3,7 @@
  *
  * Buffers, fp32, 64-byte aligned:
  *   keys    [64 / 16 panels][head_dim][16]       K transposed: lanes over keys
- *   values  [value_panels][SKV__VALUE_PANEL]     [64][16] each; or rows of V in place
+ *   values  [value_panels][SKV__VALUE_PANEL]     [64][16] each
  *   scores  [rows][64]                           become weights
  *   O       [rows][16 * value_panels], l [rows][16 lanes], e [rows]
  */
@@ -16,8 +16,9 @@
 
 enum {
   SKV__TILE_KEYS = 64,
-  SKV__PANEL = 16, /* columns that lie together in packed keys and values; also lanes of l */
-  SKV__THIN_ROWS = 4,
+  SKV__PANEL = 16,     /* columns that lie together in packed keys and values; also lanes of l */
+  SKV__THIN_ROWS = 8,  /* of a head: up to here keys and values are used where they lie */
+  SKV__THIN_CHUNK = 4, /* of those rows: at once */
   SKV__TILE_ROWS = 48, /* rows whose scores are held at once: a multiple of 6, 8 and 12 */
   SKV__VALUE_PANEL = SKV__TILE_KEYS * SKV__PANEL + SKV__PANEL /* no two panels share cache sets */
 };
@@ -45,7 +46,6 @@ typedef struct skv__tile_rows {
   const int64_t *first, *end; /* [rows] absolute positions that each row sees */
   int64_t key_begin;          /* absolute position of the tile */
   const float *keys, *values;
-  int64_t value_step, value_panel; /* floats from key to key, and from one 16 columns to the next */
   int64_t value_panels;
   float *scores;
   float *o, *e, *l;
@@ -62,6 +62,7 @@ typedef struct skv__tile_source {
   const char *data; /* of key `begin` */
   int64_t stride_bytes, dim;
   int64_t begin, end;
+  int64_t heads, head_bytes; /* thin: KV heads, and from one to the next */
 } skv__tile_source_t;
 
 typedef struct skv__tile {
@@ -69,12 +70,17 @@ typedef struct skv__tile {
   void (*pack_values)(float *values, const skv__tile_source_t *source);
   /* Scores against keys [begin, end) of the tile; a few beside them may be overwritten. */
   void (*score)(const skv__tile_rows_t *tile, int64_t begin, int64_t end);
-  /* The same for at most SKV__THIN_ROWS rows, from keys where they lie: those of `source`. */
+  /* The same for at most SKV__THIN_ROWS rows of each of source->heads heads, from keys where they
+   * lie. head_dim is a multiple of 8. q is [bundles of skv__lane_heads heads][chunks of
+   * SKV__THIN_CHUNK rows][head_dim][rows][8]: lane j is head j mod heads of the bundle. NULL where
+   * there is no such way. */
   void (*score_thin)(const skv__tile_rows_t *tile, const skv__tile_source_t *source);
   /* Scores become weights; e, l and O follow their maxima. */
   void (*weigh)(const skv__tile_rows_t *tile);
   /* O takes in keys [begin, end) of the tile, as far as some row sees them. */
   void (*add_values)(const skv__tile_rows_t *tile, int64_t begin, int64_t end);
+  /* The same for rows as score_thin has them, from values where they lie, in whole panels. */
+  void (*add_thin)(const skv__tile_rows_t *tile, const skv__tile_source_t *source);
   /* All three, for any number of rows and the whole tile. */
   void (*attend)(const skv__tile_rows_t *tile);
   /* End a leaf: its accumulators (o, e, l [rows][16]) become states, written to `into` or merged
@@ -90,11 +96,16 @@ extern const skv__tile_t skv__tile_portable;
 extern const skv__tile_t skv__tile_avx2, skv__tile_avx512;
 #endif
 
+/* Of `left` KV heads, how many share eight lanes: a power of two. */
+static inline int64_t skv__lane_heads(int64_t left) {
+  return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
 /* The lines of a call come evenly over its `steps`: more at once than the hardware can wait for
  * would stop everything. */
 static inline void skv__ahead_spread(skv__ahead_t *ahead, int64_t steps) {
   if (ahead)
-    ahead->lines = ahead->share / (steps < 1 ? 1 : steps) + 1;
+    ahead->lines = steps < 1 ? ahead->share : (ahead->share + steps - 1) / steps;
 }
 
 static inline void skv__fetch(skv__ahead_t *ahead) {
@@ -110,6 +121,9 @@ static inline void skv__fetch(skv__ahead_t *ahead) {
     ahead->offset = 0;
     ahead->row += ahead->stride_bytes;
     --ahead->rows;
+    /* Rows mostly lie a page apart: the address is translated before it is needed. */
+    __builtin_prefetch((const void *)((uintptr_t)ahead->row + 8 * (uintptr_t)ahead->stride_bytes),
+                       0, 2);
   }
 }
 

@@ -69,9 +69,9 @@ static void add_values(const skv__tile_rows_t *tile, int64_t begin, int64_t end)
   int64_t columns = tile->value_panels * SKV__PANEL;
   product_t values = {.a = tile->scores + begin,
                       .a_step = SKV__TILE_KEYS,
-                      .b = tile->values + begin * tile->value_step,
-                      .b_step = tile->value_step,
-                      .b_panel = tile->value_panel,
+                      .b = tile->values + begin * SKV__PANEL,
+                      .b_step = SKV__PANEL,
+                      .b_panel = SKV__VALUE_PANEL,
                       .c = tile->o,
                       .c_step = columns,
                       .k = end - begin,
@@ -134,9 +134,12 @@ static void merge(skv__states_t into, skv__states_t right, int64_t rows, int64_t
 const skv__tile_t TILE = {.pack_keys = pack_keys,
                           .pack_values = pack_values,
                           .score = score,
-                          .score_thin = score_thin,
                           .weigh = weigh,
                           .add_values = add_values,
+#ifdef SKV__TURN
+                          .score_thin = score_thin,
+                          .add_thin = add_thin,
+#endif
                           .attend = attend,
                           .end_leaf = end_leaf,
                           .merge = merge};

@@ -11,16 +11,21 @@ static void pack_key_columns(float *keys, const skv__tile_source_t *source, int6
 }
 
 #ifdef SKV__TURN
-/* Eight whole keys. */
-static inline __attribute__((always_inline)) void
+/* Eight whole keys, as far as they can be turned; returns the first element that is left. */
+static inline __attribute__((always_inline)) int64_t
 turn_keys(float *to, const skv_dtype_t dtype, const char *from, int64_t stride_bytes, int64_t dim) {
+  const skv__eight_t eight = {from, {stride_bytes, 2 * stride_bytes, 4 * stride_bytes}};
+  const int columns = skv__turn_columns(dtype);
+  int64_t d = 0;
 #pragma GCC unroll 2
-  for (int64_t d = 0; d + SKV__TURN_COLUMNS <= dim; d += SKV__TURN_COLUMNS) {
-    __m256 column[SKV__TURN_COLUMNS];
-    skv__turn(column, dtype, from, stride_bytes, d);
-    for (int i = 0; i < SKV__TURN_COLUMNS; ++i)
+  for (; d + columns <= dim; d += columns) {
+    __m256 column[SKV__TURN];
+    skv__turn(column, dtype, &eight, d);
+#pragma GCC unroll 8
+    for (int i = 0; i < columns; ++i)
       _mm256_storeu_ps(to + (d + i) * SKV__PANEL, column[i]);
   }
+  return d;
 }
 #endif
 
@@ -28,21 +33,18 @@ static void pack_keys(float *keys, const skv__tile_source_t *source) {
   int64_t key = source->begin;
 #ifdef SKV__TURN
   const int64_t panel = source->dim * SKV__PANEL, stride = source->stride_bytes;
-  const int64_t whole = source->dim - source->dim % SKV__TURN_COLUMNS;
-  int64_t aligned = (key + SKV__TURN_ROWS - 1) / SKV__TURN_ROWS * SKV__TURN_ROWS;
+  int64_t aligned = (key + SKV__TURN - 1) / SKV__TURN * SKV__TURN;
   if (aligned > source->end)
     aligned = source->end;
   pack_key_columns(keys, source, key, aligned - key, 0);
-  for (key = aligned; key + SKV__TURN_ROWS <= source->end; key += SKV__TURN_ROWS) {
+  for (key = aligned; key + SKV__TURN <= source->end; key += SKV__TURN) {
     const char *from = source->data + (key - source->begin) * stride;
     float *to = keys + key / SKV__PANEL * panel + key % SKV__PANEL;
-    if (source->dtype == SKV_FP32)
-      turn_keys(to, SKV_FP32, from, stride, source->dim);
-    else if (source->dtype == SKV_FP16)
-      turn_keys(to, SKV_FP16, from, stride, source->dim);
-    else
-      turn_keys(to, SKV_BF16, from, stride, source->dim);
-    pack_key_columns(keys, source, key, SKV__TURN_ROWS, whole);
+    int64_t whole = source->dtype == SKV_FP32 ? turn_keys(to, SKV_FP32, from, stride, source->dim)
+                    : source->dtype == SKV_FP16
+                        ? turn_keys(to, SKV_FP16, from, stride, source->dim)
+                        : turn_keys(to, SKV_BF16, from, stride, source->dim);
+    pack_key_columns(keys, source, key, SKV__TURN, whole);
   }
 #endif
   pack_key_columns(keys, source, key, source->end - key, 0);

@@ -67,9 +67,11 @@ static void row_weights(const skv__tile_rows_t *tile, int64_t row, float *scores
   lanes_t u[VECTORS];
   float most = lanes_largest(row_logits(u, tile, scores, begin, end));
   float t = skv__exponent(most * tile->log2_scale);
-  float e = tile->e[row] > t ? tile->e[row] : t;
-  if (e != tile->e[row])
-    rescale(tile, row, e);
+  float e = tile->e[row];
+  if (t > e) { /* rare, and no select: the processor goes on before it knows the maximum */
+    rescale(tile, row, t);
+    e = t;
+  }
   /* A row that has only seen logits of -inf: they weigh nothing. */
   lanes_t minus_e = lanes_all(skv__is_empty(e) ? 0.0f : -e);
   lanes_t scale = lanes_all(tile->log2_scale);
