@@ -90,13 +90,13 @@ class Call:
 
     def __init__(self, kernel, q, k, v, causal=False, window=(None, None), leaf=512, block=4096,
                  q_lengths=None, k_lengths=None, q_start=None, scale=None, softcap=0.0, sinks=None,
-                 most_ctas=0, nodes=None, out_dtype=None):
+                 most_ctas=0, nodes=None, out_dtype=None, o=None):
         batch, q_tokens, q_heads, dim = q.shape
         value_dim = v.shape[3]
         self.kernel = kernel
-        out_dtype = out_dtype or q.dtype
-        self.o = torch.full((batch, q_tokens, q_heads, value_dim), float("nan"), dtype=out_dtype,
-                            device=q.device)
+        out_dtype = o.dtype if o is not None else out_dtype or q.dtype
+        self.o = o if o is not None else torch.full(
+            (batch, q_tokens, q_heads, value_dim), float("nan"), dtype=out_dtype, device=q.device)
         self.lse = torch.full((batch, q_tokens, q_heads), float("nan"), device=q.device)
         q_lengths = q_lengths or [q_tokens] * batch
         k_lengths = k_lengths or [k.shape[1]] * batch

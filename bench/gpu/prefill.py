@@ -68,7 +68,7 @@ def candidates(args, q, k, v, causal):
     calls = {}
     for variant in args.variants.split(","):
         label, path, leaf, block = variant.split(":")
-        calls[label] = Library(path).prefill(q, k, v, causal=causal, leaf=int(leaf),
+        calls[label] = Library(path).attend(q, k, v, causal=causal, leaf=int(leaf),
                                              block=int(block))
     for peer in args.peers.split(","):
         if peer and not (causal and q.shape[1] != k.shape[1]):  # theirs aligns top-left

@@ -1,6 +1,6 @@
 /* fold.cuh: how a consumer warpgroup's leaves become blocks and blocks the canonical tree. The
- * state of the block at hand is in shared memory, those of pending nodes on a stack in global
- * memory, both as the threads hold them. */
+ * state of the block at hand is in shared memory, or, where there is no room, in the last slot of a
+ * stack in global memory, whose other slots are for pending nodes, by level. */
 #ifndef SKV_CUDA_FOLD_CUH
 #define SKV_CUDA_FOLD_CUH
 
@@ -16,28 +16,34 @@ SKV_DEVICE uint32_t my_row(void) {
 
 /* What a consumer warpgroup has of its 64 rows besides the leaf at hand. */
 typedef struct pending {
-  bool block_started; /* leaves of this block have ended: block and block_rows hold their state */
+  bool block_started; /* leaves of this block have ended: its image holds their state */
   uint32_t levels;    /* which levels of the stack hold a node */
 } pending_t;
 
-SKV_DEVICE void put_rows(float2 *to, const rows_t &rows) {
-  to[my_row()] = make_float2(rows.e[0], rows.l[0]);
-  to[my_row() + 8] = make_float2(rows.e[1], rows.l[1]);
-}
-SKV_DEVICE rows_t get_rows(const float2 *from) {
-  float2 a = from[my_row()], b = from[my_row() + 8];
-  return (rows_t){{a.x, b.x}, {a.y, b.y}};
+/* ---- images ---- */
+
+template <int ValueDim>
+SKV_DEVICE void store_image(state_image<ValueDim> *to, const float (&o)[ValueDim / 2],
+                            const rows_t &rows) {
+  to->rows[my_row()] = make_float2(rows.e[0], rows.l[0]);
+  to->rows[my_row() + 8] = make_float2(rows.e[1], rows.l[1]);
+#pragma unroll
+  for (int i = 0; i < ValueDim / 8; ++i)
+    to->o[i][threadIdx.x % 128] = make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
 }
 
-/* o = merge(left, o). `left` is [Count / 4][128]. */
-template <int Count>
-SKV_DEVICE void merge_left(float (&o)[Count], const float4 *left, const float (&wl)[2],
-                           const float (&wr)[2]) {
-  const uint32_t thread = threadIdx.x % 128;
+/* o and rows = merge(left, them). */
+template <int ValueDim>
+SKV_DEVICE void merge_image(const state_image<ValueDim> *left, float (&o)[ValueDim / 2],
+                            rows_t *rows) {
+  float2 a = left->rows[my_row()], b = left->rows[my_row() + 8];
+  rows_t left_rows = {{a.x, b.x}, {a.y, b.y}};
+  float wl[2], wr[2];
+  merge_rows(&left_rows, rows, wl, wr);
   bool plain = !__any_sync(0xffffffff, wl[0] != 1.0f || wl[1] != 1.0f);
 #pragma unroll
-  for (int i = 0; i < Count / 4; ++i) {
-    float4 l = left[i * 128 + thread];
+  for (int i = 0; i < ValueDim / 8; ++i) {
+    float4 l = left->o[i][threadIdx.x % 128];
     if (!plain)
       l.x *= wl[0], l.y *= wl[0], l.z *= wl[1], l.w *= wl[1];
     o[4 * i] = __fmaf_rn(o[4 * i], wr[0], l.x);
@@ -47,85 +53,60 @@ SKV_DEVICE void merge_left(float (&o)[Count], const float4 *left, const float (&
   }
 }
 
-template <int Count> SKV_DEVICE void store_image(float4 *to, const float (&o)[Count]) {
-#pragma unroll
-  for (int i = 0; i < Count / 4; ++i)
-    to[i * 128 + threadIdx.x % 128] =
-        make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
+template <typename Shape>
+SKV_DEVICE state_image<Shape::kValueDim> *slot_image(const prefill_params_t &p, int32_t slot) {
+  int64_t group = (int64_t)blockIdx.x * Shape::kConsumers + my_warpgroup();
+  return (state_image<Shape::kValueDim> *)p.images + group * p.slots + slot;
 }
 
-template <int Dim> SKV_DEVICE float4 *stack_slot(const prefill_params_t &p, int32_t level) {
-  int64_t group = (int64_t)blockIdx.x * prefill_shape<Dim>::kConsumers + my_warpgroup();
-  return p.stack + (group * p.stack_levels + level) * (1 + Dim / 8) * 128;
+template <typename Shape>
+SKV_DEVICE state_image<Shape::kValueDim> *block_image(prefill_shared<Shape> *s,
+                                                      const prefill_params_t &p) {
+  return Shape::kBlocks ? &s->block[my_warpgroup()] : slot_image<Shape>(p, p.slots - 1);
 }
 
-template <int Dim>
-SKV_DEVICE void pop_node(const prefill_params_t &p, float (&o)[Dim / 2], rows_t *rows,
-                         int32_t level) {
-  const float4 *slot = stack_slot<Dim>(p, level);
-  float4 head = slot[threadIdx.x % 128];
-  rows_t left = {{head.x, head.y}, {head.z, head.w}};
-  float wl[2], wr[2];
-  merge_rows(&left, rows, wl, wr);
-  merge_left(o, slot + 128, wl, wr);
-}
-
-template <int Dim>
-SKV_DEVICE void push_node(const prefill_params_t &p, const float (&o)[Dim / 2], const rows_t *rows,
-                          int32_t level) {
-  float4 *slot = stack_slot<Dim>(p, level);
-  slot[threadIdx.x % 128] = make_float4(rows->e[0], rows->e[1], rows->l[0], rows->l[1]);
-  store_image(slot + 128, o);
-}
-
-/* o and rows = merge(block at hand, them). */
-template <int Dim>
-SKV_DEVICE void merge_block(prefill_shared<Dim> *s, float (&o)[Dim / 2], rows_t *rows) {
-  rows_t left = get_rows(s->block_rows[my_warpgroup()]);
-  float wl[2], wr[2];
-  merge_rows(&left, rows, wl, wr);
-  merge_left(o, &s->block[my_warpgroup()][0][0], wl, wr);
-}
+/* ---- ends ---- */
 
 /* The leaf that ends before key tile `tile` becomes part of its block, and a block that ends there
  * part of the tree. */
-template <int Dim>
-SKV_DEVICE void end_leaf(prefill_shared<Dim> *s, const prefill_params_t &p, float (&o)[Dim / 2],
-                         rows_t rows, pending_t *pending, int32_t tile) {
+template <typename Shape>
+SKV_DEVICE void end_leaf(prefill_shared<Shape> *s, const prefill_params_t &p,
+                         float (&o)[Shape::kValueDim / 2], rows_t rows, pending_t *pending,
+                         int32_t tile) {
   leaf_end(&rows);
-  if (prefill_shape<Dim>::kBlocks && pending->block_started) {
-    merge_block<Dim>(s, o, &rows);
+  if (pending->block_started) {
+    merge_image(block_image(s, p), o, &rows);
   } else {
 #pragma unroll
-    for (int i = 0; i < Dim / 2; ++i)
+    for (int i = 0; i < Shape::kValueDim / 2; ++i)
       o[i] += 0.0f;
   }
-  pending->block_started = prefill_shape<Dim>::kBlocks && tile % p.block_tiles != 0;
+  pending->block_started = tile % p.block_tiles != 0;
   if (pending->block_started) {
-    put_rows(s->block_rows[my_warpgroup()], rows);
-    store_image(&s->block[my_warpgroup()][0][0], o);
+    store_image(block_image(s, p), o, rows);
     return;
   }
+  /* A node is whole subtrees of the absolute tree, so that counting from its first block will do */
   int32_t index = tile / p.block_tiles - 1, level = 0;
   for (; index >> level & 1; ++level)
     if (pending->levels >> level & 1) {
-      pop_node<Dim>(p, o, &rows, level);
+      merge_image(slot_image<Shape>(p, level), o, &rows);
       pending->levels &= ~(1u << level);
     }
-  push_node<Dim>(p, o, &rows, level);
+  store_image(slot_image<Shape>(p, level), o, rows);
   pending->levels |= 1u << level;
 }
 
 /* The last leaf, its block, and the pending nodes from the right: the root. */
-template <int Dim>
-SKV_DEVICE void end_rows(prefill_shared<Dim> *s, const prefill_params_t &p, float (&o)[Dim / 2],
-                         rows_t *rows, pending_t *pending) {
+template <typename Shape>
+SKV_DEVICE void end_rows(prefill_shared<Shape> *s, const prefill_params_t &p,
+                         float (&o)[Shape::kValueDim / 2], rows_t *rows, pending_t *pending) {
   leaf_end(rows);
-  if (prefill_shape<Dim>::kBlocks && pending->block_started)
-    merge_block<Dim>(s, o, rows);
+  if (pending->block_started)
+    merge_image(block_image(s, p), o, rows);
   for (int32_t level = 0; pending->levels >> level; ++level)
     if (pending->levels >> level & 1)
-      pop_node<Dim>(p, o, rows, level);
+      merge_image(slot_image<Shape>(p, level), o, rows);
 }
 
 #endif

@@ -5,83 +5,164 @@
 
 #include "kernels/cuda/tiles.cuh"
 
+/* ---- row tiles ---- */
+
+SKV_DEVICE int64_t clamp_token(int64_t token, int64_t most) {
+  return token < 0 ? 0 : token < most ? token : most;
+}
+
+/* Row r of a tile sees `low` + r and `high` + r: both stay far from where int32 ends. */
+SKV_DEVICE int32_t saturate(int64_t token) {
+  const int64_t most = INT32_MAX - 4096;
+  return (int32_t)(token < -most ? -most : token < most ? token : most);
+}
+
+template <int Rows> SKV_DEVICE uint32_t row_tiles_of(const skv__device_run_t &run) {
+  return (uint32_t)((run.q_count + Rows - 1) / Rows);
+}
+
+/* The run that row tile `index` is of, and its number there. Runs are taken from the last: later
+ * rows see more keys. By the whole warp. */
+template <int Rows>
+SKV_DEVICE int32_t run_of_tile(const prefill_params_t &p, uint32_t index, uint32_t *within) {
+  const int32_t lane = (int32_t)(threadIdx.x % 32);
+  for (int64_t top = p.tables.run_count;; top -= 32) {
+    int64_t run = top - 1 - lane;
+    uint32_t mine = 0;
+    if (run >= 0)
+      mine = row_tiles_of<Rows>(skv__run_at(p.tables, run)) * (uint32_t)p.heads;
+    uint32_t sum = mine;
+    for (int32_t step = 1; step < 32; step *= 2) {
+      uint32_t below = __shfl_up_sync(0xffffffff, sum, step);
+      sum += lane >= step ? below : 0;
+    }
+    uint32_t past = __ballot_sync(0xffffffff, index < sum);
+    if (past) {
+      int32_t owner = __ffs((int)past) - 1;
+      *within = __shfl_sync(0xffffffff, index - (sum - mine), owner);
+      return (int32_t)(top - 1 - owner);
+    }
+    index -= __shfl_sync(0xffffffff, sum, 31);
+  }
+}
+
+/* Row tile `index`, to shared memory. In a run: longest first within a band of heads whose keys and
+ * values share the L2 cache. By the whole warp. */
+template <typename Shape>
+SKV_DEVICE void find_row_tile(row_tile_t *to, const prefill_params_t &p, uint32_t index) {
+  uint32_t rest;
+  int32_t number = run_of_tile<Shape::kRows>(p, index, &rest);
+  if (threadIdx.x != 0)
+    return;
+  const skv__device_run_t &run = skv__run_at(p.tables, number);
+  uint32_t row_tiles = row_tiles_of<Shape::kRows>(run), band = (uint32_t)p.band;
+  uint32_t a_band = row_tiles * band, within = rest % a_band;
+  int32_t head = (int32_t)(rest / a_band * band + within % band);
+  int32_t q_begin = (int32_t)(row_tiles - 1 - within / band) * Shape::kRows;
+  to->run = number, to->q_begin = q_begin;
+  to->head = head, to->kv_head = head / p.group;
+  to->sequence = (int32_t)run.sequence, to->token = (int32_t)run.q_begin + q_begin;
+  int64_t k_length = clamp_token(run.k_tokens - p.node_begin, p.node_keys);
+  int64_t low = run.position + q_begin - p.node_begin - p.left_tokens;
+  int64_t high = run.position + q_begin - p.node_begin + p.right_tokens + 1;
+  int64_t rows = run.q_count - q_begin < Shape::kRows ? run.q_count - q_begin : Shape::kRows;
+  to->k_length = (int32_t)k_length, to->low = saturate(low), to->high = saturate(high);
+  int32_t begin = (int32_t)clamp_token(low, k_length) / Shape::kKeys;
+  int32_t end =
+      (int32_t)((clamp_token(high + rows - 1, k_length) + Shape::kKeys - 1) / Shape::kKeys);
+  to->tile_begin = begin, to->tile_end = max(begin, end);
+}
+
+/* ---- the tile loader ---- */
+
 template <int Dim, int Tokens>
 SKV_DEVICE void load_tile(uint8_t *to, const CUtensorMap *map, uint64_t *full, int32_t token,
                           int32_t head, int32_t sequence) {
-  barrier_expect(full, Tokens * Dim * 2);
+  barrier_expect(full, slabs_of(Dim) * Tokens * 128);
 #pragma unroll
-  for (int slab = 0; slab < Dim / 64; ++slab)
+  for (int slab = 0; slab < slabs_of(Dim); ++slab)
     tensor_load(to + slab * Tokens * 128, map, full, 64 * slab, token, head, sequence);
 }
 
 /* The last tile of V: rows past the sequence's length may hold anything, and become 0, because a
  * weight of 0 does not hide a NaN. By the whole warp. */
-template <int Dim>
-SKV_DEVICE void load_last_values(prefill_shared<Dim> *s, ring_t ring, uint32_t *here_parity,
-                                 const prefill_params_t &p, const row_tile_t &t, int32_t token) {
-  typedef prefill_shape<Dim> shape;
+template <typename Shape>
+SKV_DEVICE void load_last_values(prefill_shared<Shape> *s, ring_t ring, uint32_t *here_parity,
+                                 const prefill_params_t &p, const row_tile_t &t, int32_t key) {
+  constexpr int kKeys = Shape::kKeys;
   uint8_t *v = s->v[ring.stage];
   if (threadIdx.x == 0)
-    load_tile<Dim, shape::kKeys>(v, &p.v, &s->v_here, token, t.head / p.group, t.sequence);
+    load_tile<Shape::kValueDim, kKeys>(v, &p.v, &s->v_here, p.token_offset + key, t.kv_head,
+                                       t.sequence);
   barrier_wait(&s->v_here, *here_parity);
   *here_parity ^= 1;
-  for (int32_t at = (t.k_length - token) * 8 + threadIdx.x; at < shape::kKeys * 8; at += 32)
+  for (int32_t at = (t.k_length - key) * 8 + (int32_t)threadIdx.x; at < kKeys * 8; at += 32)
 #pragma unroll
-    for (int slab = 0; slab < Dim / 64; ++slab)
-      *(uint4 *)(v + slab * shape::kKeys * 128 + at * 16) = make_uint4(0, 0, 0, 0);
+    for (int slab = 0; slab < slabs_of(Shape::kValueDim); ++slab)
+      *(uint4 *)(v + slab * kKeys * 128 + at * 16) = make_uint4(0, 0, 0, 0);
   proxy_fence();
   __syncwarp();
   if (threadIdx.x == 0)
     barrier_arrive(&s->v_full[ring.stage]);
 }
 
-template <int Dim> SKV_DEVICE void produce(prefill_shared<Dim> *s, const prefill_params_t &p) {
-  typedef prefill_shape<Dim> shape;
-  uint32_t tiles = 0;                     /* of K, loaded so far */
-  uint32_t q_parity = 1, here_parity = 0; /* waiting for parity 1 of an unused buffer returns */
-  for (;;) {
-    int32_t index = 0;
+/* ---- the warp ---- */
+
+/* The tiles of K and V of row tile `t`; `tiles` counts those of K over all row tiles. K is one tile
+ * ahead: consumers multiply a tile of K together with the tile of V before it. */
+template <typename Shape>
+SKV_DEVICE void produce_keys(prefill_shared<Shape> *s, const prefill_params_t &p,
+                             const row_tile_t &t, uint32_t *tiles, uint32_t *here_parity) {
+  constexpr int kKeys = Shape::kKeys;
+  for (int32_t tile = t.tile_begin; tile <= t.tile_end; ++tile) {
+    if (tile < t.tile_end) {
+      ring_t ring = ring_of<Shape>((*tiles)++);
+      barrier_wait(&s->k_empty[ring.stage], ring.parity ^ 1);
+      if (threadIdx.x == 0)
+        load_tile<Shape::kDim, kKeys>(s->k[ring.stage], &p.k, &s->k_full[ring.stage],
+                                      p.token_offset + tile * kKeys, t.kv_head, t.sequence);
+    }
+    if (tile == t.tile_begin)
+      continue;
+    /* the tile of V before it: K's last but one, or its last when K has ended */
+    ring_t ring = ring_of<Shape>(*tiles - (tile < t.tile_end ? 2 : 1));
+    int32_t key = (tile - 1) * kKeys;
+    barrier_wait(&s->v_empty[ring.stage], ring.parity ^ 1);
+    if (key + kKeys > t.k_length)
+      load_last_values(s, ring, here_parity, p, t, key);
+    else if (threadIdx.x == 0)
+      load_tile<Shape::kValueDim, kKeys>(s->v[ring.stage], &p.v, &s->v_full[ring.stage],
+                                         p.token_offset + key, t.kv_head, t.sequence);
+    __syncwarp();
+  }
+}
+
+template <typename Shape>
+SKV_DEVICE void produce(prefill_shared<Shape> *s, const prefill_params_t &p) {
+  uint32_t tiles = 0, here_parity = 0;
+  for (uint32_t n = 0;; ++n) {
+    row_tile_t *t = &s->row_tiles[n % 3];
+    uint32_t index = 0;
     if (threadIdx.x == 0)
-      index = (int32_t)atomicAdd(p.next_tile, 1);
+      index = atomicAdd(p.next_tile, 1);
     index = __shfl_sync(0xffffffff, index, 0);
     bool more = index < p.tiles;
-    row_tile_t t = {};
     if (more)
-      t = row_tile_at<shape::kRows, shape::kKeys>(p, index);
-    barrier_wait(&s->q_empty, q_parity);
-    q_parity ^= 1;
+      find_row_tile<Shape>(t, p, index);
+    else if (threadIdx.x == 0)
+      t->head = -1;
+    __syncwarp();
+    barrier_wait(&s->q_empty, n & 1 ^ 1); /* of an unused buffer: returns */
     if (threadIdx.x == 0) {
-      s->tile = more ? index : -1;
-      s->k_length = t.k_length, s->low = t.low, s->high = t.high;
-      if (more && t.tile_begin < t.tile_end)
-        load_tile<Dim, shape::kRows>(s->q, &p.q, &s->q_full, t.q_begin, t.head, t.sequence);
+      if (more && t->tile_begin < t->tile_end)
+        load_tile<Shape::kDim, Shape::kRows>(s->q, &p.q, &s->q_full, t->token,
+                                             p.head_begin + t->head, t->sequence);
       else
         barrier_arrive(&s->q_full);
     }
     if (!more)
       return;
-    /* K is one tile ahead: consumers multiply a tile of K together with the tile of V before it. */
-    for (int32_t tile = t.tile_begin; tile <= t.tile_end; ++tile) {
-      if (tile < t.tile_end) {
-        ring_t ring = ring_of<Dim>(tiles++);
-        barrier_wait(&s->k_empty[ring.stage], ring.parity ^ 1);
-        if (threadIdx.x == 0)
-          load_tile<Dim, shape::kKeys>(s->k[ring.stage], &p.k, &s->k_full[ring.stage],
-                                       tile * shape::kKeys, t.head / p.group, t.sequence);
-      }
-      if (tile == t.tile_begin)
-        continue;
-      /* the tile of V before it: K's last but one, or its last when K has ended */
-      ring_t ring = ring_of<Dim>(tiles - (tile < t.tile_end ? 2 : 1));
-      int32_t token = (tile - 1) * shape::kKeys;
-      barrier_wait(&s->v_empty[ring.stage], ring.parity ^ 1);
-      if (token + shape::kKeys > t.k_length)
-        load_last_values<Dim>(s, ring, &here_parity, p, t, token);
-      else if (threadIdx.x == 0)
-        load_tile<Dim, shape::kKeys>(s->v[ring.stage], &p.v, &s->v_full[ring.stage], token,
-                                     t.head / p.group, t.sequence);
-      __syncwarp();
-    }
+    produce_keys(s, p, *t, &tiles, &here_parity);
   }
 }
 

@@ -9,7 +9,7 @@
 #include "kernels/state.h"
 
 /* Keys of a tile: part of the pinned order. `head_dim` is that of Q and K; V's does not matter. */
-constexpr int64_t skv__tile_keys(int64_t head_dim) {
+__host__ __device__ constexpr int64_t skv__tile_keys(int64_t head_dim) {
   return head_dim <= 128 ? 128 : 64;
 }
 
