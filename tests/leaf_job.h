@@ -156,6 +156,20 @@ static inline void leaf_finish(leaf_work_t *work, const kit_case_t *test, const 
                            way->threads, NULL, NULL);
 }
 
+/* Whether EMPTY states are written as (-inf, 0, 0). Before any merge. */
+static inline bool leaf_empty_is_zero(const leaf_work_t *work) {
+  const int64_t dim = work->job.value_head_dim;
+  for (int64_t i = 0; i < work->job.node_count * work->job.ranks; ++i) {
+    const int64_t rows = work->slice_rows[i % work->job.ranks];
+    const float *o = work->slices[i], *e = o + rows * dim, *l = e + rows;
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t d = 0; e[row] == -INFINITY && d < dim; ++d)
+        if (o[row * dim + d] != 0.0f || l[row] != 0.0f)
+          return false;
+  }
+  return true;
+}
+
 static inline skv_status_t leaf_no_poll(void *user) {
   ++*(int64_t *)user;
   return SKV_OK;
@@ -181,6 +195,7 @@ static inline leaf_result_t leaf_run(const kit_case_t *test, const leaf_way_t *w
   cr_assert_eq(
       work->kernel->evaluate(&work->job, scratch, way->threads, leaf_no_poll, &polls, NULL, &error),
       SKV_OK, "%s", error.text);
+  cr_assert(leaf_empty_is_zero(work));
   leaf_finish(work, test, way, &result);
   result.intact =
       kit_guards_intact(scratch) && kit_guards_intact(result.o) && kit_guards_intact(result.lse);
