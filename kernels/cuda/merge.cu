@@ -38,17 +38,21 @@ template <int Width, int Pieces>
 __device__ __forceinline__ node<Width, Pieces> merge(const node<Width, Pieces> &left,
                                                      const node<Width, Pieces> &right) {
   const skv__weights_t weights = skv__merge_weights(left.e, right.e);
-  if (weights.keep == SKV__KEEP_LEFT)
-    return left;
-  if (weights.keep == SKV__KEEP_RIGHT)
-    return right;
   node<Width, Pieces> merged;
   merged.e = weights.e;
   merged.l = skv__merge_value(weights, left.l, right.l);
+  if (weights.keep == SKV__KEEP_BOTH) {
 #pragma unroll
-  for (int i = 0; i < Pieces * Width; ++i)
-    merged.o[i / Width][i % Width] =
-        skv__merge_value(weights, left.o[i / Width][i % Width], right.o[i / Width][i % Width]);
+    for (int i = 0; i < Pieces * Width; ++i)
+      merged.o[i / Width][i % Width] =
+          skv__merge_value(weights, left.o[i / Width][i % Width], right.o[i / Width][i % Width]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Pieces * Width; ++i)
+      merged.o[i / Width][i % Width] = weights.keep == SKV__KEEP_LEFT
+                                           ? left.o[i / Width][i % Width]
+                                           : right.o[i / Width][i % Width];
+  }
   return merged;
 }
 
@@ -69,7 +73,7 @@ __device__ __forceinline__ node<Width, Pieces> fold(const node<Width, Pieces> *n
 
 /* `Rows` rows a warp, and then it ends: new CTAs begin loading while old ones still store. Lane i
  * reads e and l of one row of one state for all lanes. Everything is read before anything is
- * written, because `out` may be a state; past the last row and column the last is read again. */
+ * written, because `out` may be a state. */
 template <int Count, int Rows, int Width, int Pieces>
 __global__ void __launch_bounds__(THREADS) merge_rows(const merge_params_t p) {
   static_assert(Rows * Count <= 32, "a lane for each row and state");
@@ -87,10 +91,12 @@ __global__ void __launch_bounds__(THREADS) merge_rows(const merge_params_t p) {
 #pragma unroll
   for (int i = 0; i < Rows * Count; ++i)
 #pragma unroll
-    for (int j = 0; j < Pieces; ++j)
-      load(nodes[i / Count][i % Count].o[j], p.states[i % Count] +
-                                                 min(first + i / Count, last) * p.dim +
-                                                 min((lane + 32 * j) * Width, p.dim - Width));
+    for (int j = 0; j < Pieces; ++j) {
+      const int64_t column = (lane + 32 * j) * Width;
+      if (column < p.dim && first + i / Count <= last)
+        load(nodes[i / Count][i % Count].o[j],
+             p.states[i % Count] + (first + i / Count) * p.dim + column);
+    }
 #pragma unroll
   for (int i = 0; i < Rows * Count; ++i) {
     nodes[i / Count][i % Count].e = __shfl_sync(0xffffffff, e, i);
@@ -103,9 +109,11 @@ __global__ void __launch_bounds__(THREADS) merge_rows(const merge_params_t p) {
       return;
     const node<Width, Pieces> root = fold<Count>(nodes[r]);
 #pragma unroll
-    for (int j = 0; j < Pieces; ++j)
-      if ((lane + 32 * j) * Width < p.dim)
-        store(p.out + row * p.dim + (lane + 32 * j) * Width, root.o[j]);
+    for (int j = 0; j < Pieces; ++j) {
+      const int64_t column = (lane + 32 * j) * Width;
+      if (column < p.dim)
+        store(p.out + row * p.dim + column, root.o[j]);
+    }
     if (lane == 0) {
       p.out[p.rows * p.dim + row] = root.e;
       p.out[p.rows * (p.dim + 1) + row] = root.l;

@@ -1,8 +1,11 @@
 /* merge_lse.cu: merges partial results of other libraries, (O, LSE) pairs; a warp works on a few
  * rows. skv_merge_lse, on a device. */
+#include <string.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "kernels/convert.h"
 #include "kernels/cuda/merge.h"
 #include "kernels/lse.h"
 
@@ -22,16 +25,42 @@ template <typename Element, int Width> struct alignas(Width * sizeof(Element)) p
   Element element[Width];
 };
 
-/* What is kept is kept bit for bit, NaN included. */
-template <skv_dtype_t Type, typename Element>
-static __device__ __forceinline__ Element merge_element(skv__lse_weights_t weights, Element left,
-                                                        Element right) {
-  Element merged;
-  float value =
-      skv__lse_merge_value(weights, skv__load(Type, &left, 0), skv__load(Type, &right, 0));
-  skv__store(Type, &merged, 0, value);
-  merged = weights.keep == SKV__KEEP_LEFT ? left : weights.keep == SKV__KEEP_RIGHT ? right : merged;
-  return skv__is_empty(weights.lse) ? (Element)0 : merged;
+/* As skv__load and skv__store do it, by the hardware, which has other bits only for NaN: a narrowed
+ * one becomes skv__store's of the one NaN that merging makes. */
+static __device__ __forceinline__ float widen(float value) {
+  return value;
+}
+static __device__ __forceinline__ float widen(__half value) {
+  return __half2float(value);
+}
+static __device__ __forceinline__ float widen(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+static __device__ __forceinline__ void narrow(float *to, float value) {
+  *to = skv__canonical(value);
+}
+static __device__ __forceinline__ void narrow(__half *to, float value) {
+  *to = value == value ? __float2half_rn(value) : __ushort_as_half(0x7e00);
+}
+static __device__ __forceinline__ void narrow(__nv_bfloat16 *to, float value) {
+  *to = value == value ? __float2bfloat16_rn(value) : __ushort_as_bfloat16(0x7fc0);
+}
+
+/* left = merge(left, right), a piece of a row. What is kept is kept bit for bit, NaN included. */
+template <typename Element, int Width>
+static __device__ __forceinline__ void merge_piece(piece<Element, Width> *left,
+                                                   const piece<Element, Width> &right,
+                                                   skv__lse_weights_t weights) {
+  if (skv__is_empty(weights.lse)) {
+    memset(left, 0, sizeof *left);
+  } else if (weights.keep == SKV__KEEP_RIGHT) {
+    *left = right;
+  } else if (weights.keep == SKV__KEEP_BOTH) {
+#pragma unroll
+    for (int i = 0; i < Width; ++i)
+      narrow(&left->element[i],
+             skv__lse_merge_value(weights, widen(left->element[i]), widen(right.element[i])));
+  }
 }
 
 static __device__ __forceinline__ skv__lse_weights_t shared_weights(skv__lse_weights_t mine,
@@ -44,9 +73,9 @@ static __device__ __forceinline__ skv__lse_weights_t shared_weights(skv__lse_wei
   return weights;
 }
 
-/* Lanes 0 to ROWS - 1 find the weights of a row each. All is read before anything is written,
+/* Lanes 0 to ROWS - 1 find the weights of a row each. What is read is read before it is written,
  * because the output may be the left side. */
-template <skv_dtype_t Type, typename Element, int Width>
+template <typename Element, int Width>
 static __global__ void __launch_bounds__(32 * WARPS)
     merge_pairs(const __grid_constant__ lse_params_t p) {
   typedef piece<Element, Width> piece_t;
@@ -60,31 +89,37 @@ static __global__ void __launch_bounds__(32 * WARPS)
     __syncwarp();
     if (lane < ROWS && first + lane < p.rows)
       p.lse_out[mine] = weights.lse;
+    skv__lse_weights_t row[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      const skv__lse_weights_t row = shared_weights(weights, r);
-      if (first + r >= p.rows)
-        break;
-      for (int64_t i = (first + r) * pieces + lane; i < (first + r + 1) * pieces; i += 32) {
-        piece_t left = ((const piece_t *)p.left)[i], right = ((const piece_t *)p.right)[i], merged;
+    for (int r = 0; r < ROWS; ++r)
+      row[r] = shared_weights(weights, r);
+    for (int64_t i = first * pieces + lane; i < (first + 1) * pieces; i += 32) {
+      piece_t left[ROWS], right[ROWS];
 #pragma unroll
-        for (int j = 0; j < Width; ++j)
-          merged.element[j] = merge_element<Type, Element>(row, left.element[j], right.element[j]);
-        ((piece_t *)p.out)[i] = merged;
+      for (int r = 0; r < ROWS; ++r)
+        if (first + r < p.rows) {
+          left[r] = ((const piece_t *)p.left)[i + r * pieces];
+          right[r] = ((const piece_t *)p.right)[i + r * pieces];
+        }
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        merge_piece(&left[r], right[r], row[r]);
+        if (first + r < p.rows)
+          ((piece_t *)p.out)[i + r * pieces] = left[r];
       }
     }
   }
 }
 
-template <skv_dtype_t Type, typename Element>
+template <typename Element>
 static void launch(const lse_params_t *p, int64_t ctas, cudaStream_t stream) {
   const uintptr_t places = (uintptr_t)p->out | (uintptr_t)p->left | (uintptr_t)p->right;
   const int64_t most = (p->rows + ROWS * WARPS - 1) / (ROWS * WARPS);
   const unsigned grid = (unsigned)(most < ctas ? most : ctas);
   if (p->dim % 4 == 0 && places % (4 * sizeof(Element)) == 0)
-    merge_pairs<Type, Element, 4><<<grid, 32 * WARPS, 0, stream>>>(*p);
+    merge_pairs<Element, 4><<<grid, 32 * WARPS, 0, stream>>>(*p);
   else
-    merge_pairs<Type, Element, 1><<<grid, 32 * WARPS, 0, stream>>>(*p);
+    merge_pairs<Element, 1><<<grid, 32 * WARPS, 0, stream>>>(*p);
 }
 
 skv_status_t skv__launch_merge_lse(void *o_out, float *lse_out, const void *o_a, const float *lse_a,
@@ -98,11 +133,11 @@ skv_status_t skv__launch_merge_lse(void *o_out, float *lse_out, const void *o_a,
   const lse_params_t p = {o_out, o_a, o_b, lse_out, lse_a, lse_b, rows, dim, base};
   const int64_t ctas = (int64_t)multiprocessors * 8;
   if (dtype == SKV_FP32)
-    launch<SKV_FP32, float>(&p, ctas, stream);
+    launch<float>(&p, ctas, stream);
   else if (dtype == SKV_FP16)
-    launch<SKV_FP16, uint16_t>(&p, ctas, stream);
+    launch<__half>(&p, ctas, stream);
   else if (dtype == SKV_BF16)
-    launch<SKV_BF16, uint16_t>(&p, ctas, stream);
+    launch<__nv_bfloat16>(&p, ctas, stream);
   else
     return SKV_INVALID;
   return cudaGetLastError() == cudaSuccess ? SKV_OK : SKV_INTERNAL;

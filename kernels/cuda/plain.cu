@@ -96,7 +96,7 @@ static void fill_params(plain_params_t *params, const skv__job_t *job,
 template <typename Type, int Keys>
 static cudaError_t launch_kernel(const plain_params_t *params, int64_t ctas, cudaStream_t stream) {
   typedef plain_leaf<Type> kind;
-  int elements = PLAIN_ROWS * plain_q_pitch<Type>(params->head_dim) + Keys * kind::kPitch;
+  int elements = PLAIN_ROWS * plain_q_pitch<Type>(params->head_dim) + 2 * Keys * kind::kPitch;
   int bytes = elements * (int)sizeof(typename kind::element);
   cudaError_t status =
       cudaFuncSetAttribute(plain<Type, Keys>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

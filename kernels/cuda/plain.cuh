@@ -10,140 +10,7 @@
 #define SKV_CUDA_PLAIN_CUH
 
 #include "kernels/convert.h"
-#include "kernels/cuda/plain_leaf.cuh"
-#include "kernels/cuda/tables.h"
-
-enum { PLAIN_ROWS = 64, PLAIN_THREADS = 128, PLAIN_IMAGE = 1 + PLAIN_COLUMNS / 8 };
-
-typedef struct plain_tensor {
-  const void *data;
-  int64_t stride[3]; /* sequence, token, head; in elements */
-  bool vectors;      /* rows can be read 16 bytes at a time */
-} plain_tensor_t;
-
-typedef struct plain_params {
-  plain_tensor_t q, k, v;
-  int64_t q_heads, group;          /* group: query heads of a KV head */
-  int64_t kv_head_begin, kv_heads; /* those of the job; k and v hold exactly these */
-  int32_t head_dim, value_head_dim;
-  skv__logits_t logits;
-  int64_t left_tokens, right_tokens;
-  int64_t node_begin, node_end, token_offset; /* blocks; see skv__job_node_t */
-  int64_t leaf_tokens, block_tokens;
-  float4 *states; /* [CTA][slots][PLAIN_IMAGE][PLAIN_THREADS]; slot 0: the block, 1 + n: level n */
-  int32_t slots;
-  bool finish; /* rows become O and LSE; else states */
-  void *o;     /* or NULL */
-  skv_dtype_t out_dtype;
-  int64_t o_stride[3];
-  float *lse; /* or NULL */
-  int64_t lse_stride[3];
-  skv__tables_t tables;
-} plain_params_t;
-
-/* ---- rows ---- */
-
-typedef struct plain_tile {
-  skv__device_run_t run;
-  int64_t kv_head;         /* counted from kv_head_begin */
-  int64_t row_begin, rows; /* of the run's rows of this KV head: query-major */
-  int32_t column_begin;    /* of V: a CTA does PLAIN_COLUMNS of them */
-  int64_t begin, end;      /* keys in the node that some row sees */
-} plain_tile_t;
-
-SKV_DEVICE int64_t plain_query(const plain_params_t &p, const plain_tile_t &t, int64_t row) {
-  return (t.row_begin + row) / p.group; /* within the run */
-}
-SKV_DEVICE int64_t plain_head(const plain_params_t &p, const plain_tile_t &t, int64_t row) {
-  return (p.kv_head_begin + t.kv_head) * p.group + (t.row_begin + row) % p.group;
-}
-/* The first of a lane's two rows in the tile; the other is 8 below. */
-SKV_DEVICE int32_t plain_row(void) {
-  return (int32_t)(threadIdx.x / 32) * 16 + lane_index() / 4;
-}
-
-/* Keys [begin, end) that the query at `position` sees. */
-SKV_DEVICE void keys_seen(int64_t *begin, int64_t *end, const plain_params_t &p,
-                          const plain_tile_t &t, int64_t position) {
-  *begin = max(position - p.left_tokens, (int64_t)0);
-  *end = min(position + p.right_tokens + 1, t.run.k_tokens);
-}
-
-static __host__ __device__ __forceinline__ int64_t plain_chunks(int64_t value_head_dim) {
-  return (value_head_dim + PLAIN_COLUMNS - 1) / PLAIN_COLUMNS;
-}
-static __host__ __device__ __forceinline__ int64_t plain_row_tiles(int64_t queries, int64_t group) {
-  return (queries * group + PLAIN_ROWS - 1) / PLAIN_ROWS;
-}
-
-SKV_DEVICE plain_tile_t plain_tile_at(const plain_params_t &p, const skv__device_run_t &run,
-                                      int64_t index) {
-  const int64_t chunks = plain_chunks(p.value_head_dim);
-  plain_tile_t t;
-  t.run = run;
-  t.column_begin = (int32_t)(index % chunks) * PLAIN_COLUMNS;
-  t.kv_head = index / chunks % p.kv_heads;
-  t.row_begin = index / chunks / p.kv_heads * PLAIN_ROWS;
-  t.rows = min(run.q_count * p.group - t.row_begin, (int64_t)PLAIN_ROWS);
-  int64_t begin, end, unused;
-  keys_seen(&begin, &unused, p, t, run.position + plain_query(p, t, 0));
-  keys_seen(&unused, &end, p, t, run.position + plain_query(p, t, t.rows - 1));
-  t.begin = max(begin, p.node_begin * p.block_tokens);
-  t.end = max(min(end, p.node_end * p.block_tokens), t.begin);
-  return t;
-}
-
-/* ---- shared memory ---- */
-
-/* Elements from one row of Q in shared memory to the next. */
-template <typename Type>
-static __host__ __device__ __forceinline__ int32_t plain_q_pitch(int32_t head_dim) {
-  return (head_dim + 15) / 16 * 16 +
-         PLAIN_ROW_PAD / (int32_t)sizeof(typename plain_leaf<Type>::element);
-}
-
-/* All rows of the tile; others, and columns past head_dim, are 0. */
-template <typename Type>
-SKV_DEVICE void load_queries(typename plain_leaf<Type>::element *to, const plain_params_t &p,
-                             const plain_tile_t &t) {
-  typedef typename plain_leaf<Type>::element element;
-  const int32_t pitch = plain_q_pitch<Type>(p.head_dim);
-  for (int32_t row = (int32_t)threadIdx.x / 32; row < PLAIN_ROWS; row += PLAIN_THREADS / 32) {
-    const element *from = (const element *)p.q.data + t.run.sequence * p.q.stride[0] +
-                          (t.run.q_begin + plain_query(p, t, row)) * p.q.stride[1] +
-                          plain_head(p, t, row) * p.q.stride[2];
-    for (int32_t column = lane_index(); column < pitch; column += 32)
-      to[row * pitch + column] = row < t.rows && column < p.head_dim ? from[column] : (element)0;
-  }
-}
-
-/* Columns [column, column + columns) of the tile of keys from `key`. Keys that no row sees, and
- * columns past those, are 0: there may be anything in memory, and a weight of 0 does not hide a
- * NaN. To be called by all threads; those before it may still be using the slab. */
-template <typename Type, int Keys>
-SKV_DEVICE void load_slab(typename plain_leaf<Type>::element *slab, const plain_tensor_t &tensor,
-                          const plain_params_t &p, const plain_tile_t &t, int64_t key,
-                          int32_t column, int32_t columns) {
-  typedef typename plain_leaf<Type>::element element;
-  constexpr int kPitch = plain_leaf<Type>::kPitch, kVector = 16 / (int)sizeof(element);
-  const int64_t token = p.token_offset + key - p.node_begin * p.block_tokens;
-  const element *from = (const element *)tensor.data + t.run.sequence * tensor.stride[0] +
-                        token * tensor.stride[1] + t.kv_head * tensor.stride[2] + column;
-  const int32_t step = tensor.vectors ? kVector : 1, across = PLAIN_SLAB / step;
-  __syncthreads();
-  for (int32_t i = (int32_t)threadIdx.x; i < Keys * across; i += PLAIN_THREADS) {
-    const int32_t row = i / across, at = i % across * step;
-    const bool seen = key + row >= t.begin && key + row < t.end && at < columns;
-    const element *source = seen ? from + row * tensor.stride[1] + at : from;
-    element *target = slab + row * kPitch + at;
-    if (tensor.vectors)
-      copy_16(target, source, !seen);
-    else
-      *target = seen ? *source : (element)0;
-  }
-  copies_wait();
-  __syncthreads();
-}
+#include "kernels/cuda/plain_tile.cuh"
 
 /* ---- from leaves to the root ---- */
 
@@ -278,37 +145,31 @@ SKV_DEVICE void hide_keys(float (&s)[Keys / 2], const plain_params_t &p, const p
 
 template <typename Type, int Keys>
 SKV_DEVICE void attend_keys(typename plain_leaf<Type>::template state<Keys> &leaf,
-                            const typename plain_leaf<Type>::element *q,
-                            typename plain_leaf<Type>::element *slab, const plain_params_t &p,
-                            const plain_tile_t &t, int64_t key) {
+                            const typename plain_leaf<Type>::element *q, plain_ring<Type> &ring,
+                            const plain_params_t &p, const plain_tile_t &t, int64_t key) {
   typedef plain_leaf<Type> kind;
   const int32_t pitch = plain_q_pitch<Type>(p.head_dim);
+  q += threadIdx.x / 32 * 16 * pitch;
 #pragma unroll
   for (int i = 0; i < Keys / 2; ++i)
     leaf.s[i] = 0.0f;
-  for (int32_t column = 0; column < p.head_dim; column += PLAIN_SLAB) {
-    const int32_t columns = min(p.head_dim - column, (int32_t)PLAIN_SLAB);
-    load_slab<Type, Keys>(slab, p.k, p, t, key, column, columns);
-    kind::template scores<Keys>(leaf, q + threadIdx.x / 32 * 16 * pitch + column, pitch, slab,
-                                columns);
-  }
+  for (int32_t column = 0; column < p.head_dim; column += PLAIN_SLAB)
+    kind::template scores<Keys>(leaf, q + column, pitch, take_slab<Type, Keys>(ring, p, t),
+                                min(p.head_dim - column, (int32_t)PLAIN_SLAB));
   if (p.logits.k != 0.0f)
     kind::template cap<Keys>(leaf, p.logits.k);
   hide_keys<Keys>(leaf.s, p, t, key);
   kind::template weigh<Keys>(leaf, p.logits.c);
-  const int32_t columns = p.value_head_dim - t.column_begin;
-  load_slab<Type, Keys>(slab, p.v, p, t, key, t.column_begin, columns);
-  kind::template values<Keys, 0>(leaf, slab, columns);
-  if (columns > PLAIN_SLAB) {
-    load_slab<Type, Keys>(slab, p.v, p, t, key, t.column_begin + PLAIN_SLAB, columns - PLAIN_SLAB);
-    kind::template values<Keys, PLAIN_SLAB>(leaf, slab, columns - PLAIN_SLAB);
-  }
+  const int32_t columns = plain_column_end(p, t) - t.column_begin;
+  kind::template values<Keys, 0>(leaf, take_slab<Type, Keys>(ring, p, t), columns);
+  if (columns > PLAIN_SLAB)
+    kind::template values<Keys, PLAIN_SLAB>(leaf, take_slab<Type, Keys>(ring, p, t),
+                                            columns - PLAIN_SLAB);
 }
 
 template <typename Type, int Keys>
-SKV_DEVICE void attend_rows(typename plain_leaf<Type>::element *q,
-                            typename plain_leaf<Type>::element *slab, const plain_params_t &p,
-                            const plain_tile_t &t) {
+SKV_DEVICE void attend_rows(typename plain_leaf<Type>::element *q, plain_ring<Type> &ring,
+                            const plain_params_t &p, const plain_tile_t &t) {
   typedef plain_leaf<Type> kind;
   typename kind::template state<Keys> leaf;
   rows_t rows = rows_empty();
@@ -317,8 +178,8 @@ SKV_DEVICE void attend_rows(typename plain_leaf<Type>::element *q,
 #pragma unroll
   for (int i = 0; i < PLAIN_COLUMNS / 2; ++i)
     leaf.o[i] = 0.0f;
-  __syncthreads();
-  load_queries<Type>(q, p, t);
+  if (t.begin < t.end)
+    begin_slabs<Type, Keys>(ring, q, p, t);
   for (int64_t key = t.begin / Keys * Keys; key < t.end;) {
     if (!started) {
       kind::template begin<Keys>(leaf);
@@ -326,7 +187,7 @@ SKV_DEVICE void attend_rows(typename plain_leaf<Type>::element *q,
       for (int i = 0; i < PLAIN_COLUMNS / 2; ++i)
         leaf.o[i] = 0.0f;
     }
-    attend_keys<Type, Keys>(leaf, q, slab, p, t, key);
+    attend_keys<Type, Keys>(leaf, q, ring, p, t, key);
     key += Keys;
     started = key < t.end && key % p.leaf_tokens != 0;
     if (started)
@@ -351,14 +212,21 @@ template <typename Type, int Keys>
 __global__ void __launch_bounds__(PLAIN_THREADS) plain(const __grid_constant__ plain_params_t p) {
   typedef typename plain_leaf<Type>::element element;
   extern __shared__ __align__(16) uint8_t memory[];
-  element *q = (element *)memory, *slab = q + PLAIN_ROWS * plain_q_pitch<Type>(p.head_dim);
+  __shared__ plain_tile_t tile; /* registers are scarce */
+  element *q = (element *)memory;
+  plain_ring<Type> ring = {q + PLAIN_ROWS * plain_q_pitch<Type>(p.head_dim), {}, 0};
   int64_t index = blockIdx.x; /* of the next row tile, among those of the run */
   for (int64_t i = 0; i < p.tables.run_count; ++i) {
     const skv__device_run_t &run = skv__run_at(p.tables, i);
     int64_t tiles =
         plain_row_tiles(run.q_count, p.group) * p.kv_heads * plain_chunks(p.value_head_dim);
-    for (; index < tiles; index += gridDim.x)
-      attend_rows<Type, Keys>(q, slab, p, plain_tile_at(p, run, index));
+    for (; index < tiles; index += gridDim.x) {
+      __syncthreads(); /* others may be at the last tile still */
+      if (threadIdx.x == 0)
+        tile = plain_tile_at(p, run, index);
+      __syncthreads();
+      attend_rows<Type, Keys>(q, ring, p, tile);
+    }
     index -= tiles;
   }
 }

@@ -31,11 +31,21 @@ def tensors(batch, q_tokens, k_tokens, heads, dims, dtype, size=1.0):
             random(batch, k_tokens, heads[1], dims[1], dtype))
 
 
+def product(a, b):
+    """a @ b; in fp32 one term after the other, as plain code does it."""
+    if a.dtype != torch.float32:
+        return a @ b
+    total = torch.zeros(*a.shape[:-1], b.shape[-1], device="cuda")
+    for i in range(a.shape[-1]):
+        total += a[..., i:i + 1] * b[..., i:i + 1, :]
+    return total
+
+
 def textbook(q, k, v, causal=False, softcap=0.0, sinks=None, scale=None):
     """What the error rule compares with: softmax in fp32, weights and output in the inputs' dtype."""
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, 2).transpose(1, 2) for x in (k, v))
-    x = (q.transpose(1, 2) @ k.transpose(2, 3)).float() * (scale or q.shape[3] ** -0.5)
+    x = product(q.transpose(1, 2), k.transpose(2, 3)).float() * (scale or q.shape[3] ** -0.5)
     if softcap:
         x = softcap * torch.tanh(x / softcap)
     if causal:
@@ -44,7 +54,7 @@ def textbook(q, k, v, causal=False, softcap=0.0, sinks=None, scale=None):
     if sinks:
         sink = torch.tensor(sinks, device="cuda")[None, :, None, None].expand(*x.shape[:3], 1)
         x, v = torch.cat((x, sink), 3), torch.cat((v, torch.zeros_like(v[:, :, :1])), 2)
-    return (torch.softmax(x, 3).nan_to_num_(0.0).to(q.dtype) @ v).transpose(1, 2)
+    return product(torch.softmax(x, 3).nan_to_num_(0.0).to(q.dtype), v).transpose(1, 2)
 
 
 def attend(library, q, k, v, **options):

@@ -73,14 +73,17 @@ static void release(buffer_t *buffer) {
   check(cudaFree(buffer->device));
 }
 
-/* Counts elements, guards too, in which what the device has is not what the host has. */
+/* Counts elements, guards too, in which what the device has is not what the host has; shows the
+ * first. */
 static int64_t differences(const buffer_t *buffer) {
   size_t bytes = buffer->floats * sizeof(float);
   float *device = (float *)malloc(bytes);
   check(cudaMemcpy(device, buffer->device, bytes, cudaMemcpyDeviceToHost));
   int64_t count = 0;
   for (size_t i = 0; i < buffer->floats; ++i)
-    count += memcmp(device + i, buffer->host + i, sizeof(float)) != 0;
+    if (memcmp(device + i, buffer->host + i, sizeof(float)) != 0 && ++count <= 3)
+      printf("  element %lld of %lld: %.9g, not %.9g\n", (long long)i - GUARD,
+             (long long)buffer->floats - 2 * GUARD, (double)device[i], (double)buffer->host[i]);
   free(device);
   return count;
 }
