@@ -66,4 +66,11 @@ SKV_FN void skv__store(skv_dtype_t dtype, void *data, int64_t index, float value
         dtype == SKV_FP16 ? skv__narrow_fp16(value) : skv__narrow_bf16(value);
 }
 
+/* To nearest even, and back. */
+SKV_FN float skv__rounded(skv_dtype_t dtype, float value) {
+  if (dtype == SKV_FP16)
+    return skv__widen_fp16(skv__narrow_fp16(value));
+  return dtype == SKV_BF16 ? skv__widen_bf16(skv__narrow_bf16(value)) : value;
+}
+
 #endif

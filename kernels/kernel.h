@@ -21,8 +21,9 @@ typedef struct skv__finish {
 typedef struct skv__kernel {
   const char *name; /* "cpu.avx2" */
   skv_backend_t backend;
-  const char *order; /* names the leaf's pinned order: "cpu-1"; kernels with one order name give the
-                        same bits */
+  /* By skv_dtype_t: names the leaf's pinned order ("cpu-1"). Kernels with one name there give the
+   * same bits. */
+  const char *order[3];
   /* Does this machine run it; if not, `error` says why. */
   bool (*available)(skv__error_t *error);
   bool (*supports)(const skv__job_t *job, skv__error_t *error); /* shape fields only */

@@ -75,13 +75,6 @@ static double larger(double a, double b) {
   return a > b ? a : b;
 }
 
-/* To nearest even, and back. */
-static float rounded(skv_dtype_t dtype, float value) {
-  if (dtype == SKV_FP16)
-    return skv__widen_fp16(skv__narrow_fp16(value));
-  return dtype == SKV_BF16 ? skv__widen_bf16(skv__narrow_bf16(value)) : value;
-}
-
 /* One row of the result against its reference. */
 static void judge(checker_t *checker, const skv__oracle_row_t *row, const skv__oracle_t *oracle,
                   int64_t index) {
@@ -96,11 +89,11 @@ static void judge(checker_t *checker, const skv__oracle_row_t *row, const skv__o
   bool empty = reference_lse == -INFINITY, exact = lse == reference_lse;
   for (int64_t d = 0; d < dim; ++d) {
     double value = skv__load(dtype, checker->data->o.data, number * dim + d);
-    float narrow = rounded(dtype, (float)reference[d]);
-    float moved = rounded(dtype, rounded(dtype, narrow + 0.3f) - 0.3f);
+    float narrow = skv__rounded(dtype, (float)reference[d]);
+    float moved = skv__rounded(dtype, skv__rounded(dtype, narrow + 0.3f) - 0.3f);
     tally->error = larger(tally->error, distance(value, reference[d]));
     tally->plain_error =
-        larger(tally->plain_error, distance(rounded(dtype, plain[d]), reference[d]));
+        larger(tally->plain_error, distance(skv__rounded(dtype, plain[d]), reference[d]));
     tally->rounding = larger(tally->rounding, distance(moved, reference[d]));
     exact = exact && value == 0.0;
   }
@@ -125,8 +118,9 @@ static skv_status_t check_rows(checker_t *checker, const skv__job_options_t *job
     skv__oracle_t oracle;
     skv__progress_set(progress, "checking", first, checker->count);
     status = skv__oracle_rows(&oracle, checker->input, &checker->plan->problem,
-                              job->partial ? NULL : checker->input->sinks, checker->rows + first,
-                              count, error);
+                              job->partial ? NULL : checker->input->sinks,
+                              checker->plan->context->kernel->backend == SKV_BACKEND_CUDA,
+                              checker->rows + first, count, error);
     for (int64_t i = 0; i < count && status == SKV_OK; ++i)
       judge(checker, &checker->rows[first + i], &oracle, i);
     skv__oracle_free(&oracle);

@@ -15,6 +15,7 @@ typedef struct work {
   const skv__input_t *input;
   const skv_problem_t *problem;
   const float *sinks;
+  bool narrow_weights;
   const skv__oracle_row_t *rows;
   int64_t count, keys;
   double *logits;      /* [count][keys] */
@@ -125,6 +126,8 @@ static void normalise(work_t *work, skv__oracle_t *oracle, int64_t r) {
   for (int64_t key = 0; key < work->keys; ++key) {
     logits[key] /= sum;
     plain[key] /= plain_sum;
+    if (work->narrow_weights)
+      plain[key] = skv__rounded(work->input->extents.dtype, plain[key]);
   }
   oracle->lse[r] = most + log(sum);
 }
@@ -159,13 +162,19 @@ static skv_status_t evaluate(work_t *work, skv__oracle_t *oracle, skv__error_t *
 }
 
 skv_status_t skv__oracle_rows(skv__oracle_t *oracle, const skv__input_t *input,
-                              const skv_problem_t *problem, const float *sinks,
+                              const skv_problem_t *problem, const float *sinks, bool narrow_weights,
                               const skv__oracle_row_t *rows, int64_t count, skv__error_t *error) {
   const skv__job_extents_t *e = &input->extents;
   int64_t dim = e->head_dim > e->value_head_dim ? e->head_dim : e->value_head_dim;
   size_t tile = (size_t)(TILE_TOKENS * e->kv_heads * dim), query = (size_t)(e->q_heads * dim);
   size_t logits = (size_t)(count * e->k_tokens + 1);
-  work_t work = {input, problem, sinks, rows, count, e->k_tokens, NULL, NULL, NULL, NULL, NULL};
+  work_t work = {.input = input,
+                 .problem = problem,
+                 .sinks = sinks,
+                 .narrow_weights = narrow_weights,
+                 .rows = rows,
+                 .count = count,
+                 .keys = e->k_tokens};
   work.logits = malloc(logits * sizeof *work.logits);
   work.plain_logits = malloc(logits * sizeof *work.plain_logits);
   work.queries = malloc((size_t)(count * e->head_dim) * sizeof *work.queries);

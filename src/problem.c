@@ -127,7 +127,8 @@ int64_t skv__problem_right(const skv_problem_t *problem) {
 }
 
 uint64_t skv_order_id(const skv_context_t *context, const skv_problem_t *problem) {
-  const char *leaf_order = context->kernel->order;
+  const char *leaf_order =
+      is_dtype(problem->dtype) ? context->kernel->order[problem->dtype] : "none";
   int64_t facts[] = {(int64_t)XXH64(leaf_order, strlen(leaf_order), 0),
                      problem->leaf_tokens,
                      problem->block_tokens,

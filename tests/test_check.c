@@ -103,9 +103,9 @@ Test(check, two_oracles_agree) {
   skv__oracle_t oracle;
   skv__error_t error = {0};
   kit_oracle(test, o, lse);
-  cr_assert(eq(int,
-               skv__oracle_rows(&oracle, &checked.run.input, &problem, NULL, list, rows, &error),
-               SKV_OK));
+  cr_assert(eq(
+      int, skv__oracle_rows(&oracle, &checked.run.input, &problem, NULL, false, list, rows, &error),
+      SKV_OK));
   double difference = 0.0;
   for (int64_t i = 0; i < rows * dim; ++i)
     difference = fmax(difference, fabs(o[i] - oracle.o[i]));

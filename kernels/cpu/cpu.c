@@ -35,7 +35,7 @@ static bool always(skv__error_t *error) {
   }                                                                                                \
   const skv__kernel_t skv__cpu_##NAME = {.name = "cpu." #NAME,                                     \
                                          .backend = SKV_BACKEND_CPU,                               \
-                                         .order = "cpu-1",                                         \
+                                         .order = {"cpu-1", "cpu-1", "cpu-1"},                     \
                                          .available = AVAILABLE,                                   \
                                          .supports = supports,                                     \
                                          .scratch_bytes = skv__cpu_scratch_bytes,                  \

@@ -214,7 +214,7 @@ static bool no_keys(const skv__job_t *job) {
   }                                                                                                \
   const skv__kernel_t skv__cuda_##NAME = {.name = TEXT,                                            \
                                           .backend = SKV_BACKEND_CUDA,                             \
-                                          .order = "mma-1",                                        \
+                                          .order = {"cpu-1", "mma-1", "mma-1"},                    \
                                           .available = NAME##_available,                           \
                                           .supports = NAME##_supports,                             \
                                           .open = NAME##_open,                                     \

@@ -1,4 +1,5 @@
-/* cuda.h: the CUDA kernels in the table. One order: the same bits on one device. */
+/* cuda.h: the CUDA kernels in the table. They give the same bits on one device, and in fp32 those
+ * of the CPU. */
 #ifndef SKV_CUDA_H
 #define SKV_CUDA_H
 
