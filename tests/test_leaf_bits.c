@@ -35,7 +35,7 @@ Test(leaf_bits, every_kernel_gives_the_same) {
 /* Decode has ways of its own: by heads, by rows of a head, by dtype. */
 Test(leaf_bits, every_kernel_gives_the_same_decode) {
   for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel) {
-    if ((*kernel)->backend != SKV_BACKEND_CPU || !(*kernel)->available())
+    if ((*kernel)->backend != SKV_BACKEND_CPU || !(*kernel)->available(NULL))
       continue;
     for (int64_t heads = 1; heads <= 13; ++heads)
       for (int64_t group = 1; group <= 8; ++group) {
