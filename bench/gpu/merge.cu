@@ -98,15 +98,18 @@ static void measure(int64_t rows, int64_t dim) {
   check(cudaEventCreate(&end));
   check(cudaStreamCreate(&b.stream));
   check(cudaDeviceGetAttribute(&b.processors, cudaDevAttrMultiProcessorCount, 0));
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, 0));
   for (int round = -1; round < ROUNDS; ++round) /* the first is to warm up */
     for (int i = 0; i < count; ++i)
       candidates[i].us[round < 0 ? 0 : round] = microseconds(&candidates[i], &b, begin, end);
   for (int i = 0; i < count; ++i) {
     candidate_t *c = &candidates[i];
     qsort(c->us, ROUNDS, sizeof *c->us, by_value);
-    printf("{\"bench\": \"%s\", \"states\": %d, \"dtype\": \"%s\", \"rows\": %lld, \"dim\": %lld, "
+    printf("{\"gpu\": \"%s\", \"bench\": \"%s\", \"states\": %d, \"dtype\": \"%s\", \"rows\": "
+           "%lld, \"dim\": %lld, "
            "\"us\": %.1f, \"gbps\": %.0f}\n",
-           c->name, c->states,
+           properties.name, c->name, c->states,
            c->dtype == SKV_FP32   ? "fp32"
            : c->dtype == SKV_BF16 ? "bf16"
                                   : "fp16",

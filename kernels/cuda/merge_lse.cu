@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "kernels/convert.h"
 #include "kernels/cuda/merge.h"
 #include "kernels/lse.h"
 
@@ -25,8 +26,8 @@ template <typename Element, int Width> struct alignas(Width * sizeof(Element)) p
   Element element[Width];
 };
 
-/* As skv__load and skv__store do it, by the hardware, which has other bits only for NaN: a narrowed
- * one becomes skv__store's of the one NaN that merging makes. */
+/* As skv__load and skv__store do it. fp16 by the hardware, which has other bits only for NaN; for
+ * bf16 that would be slower. */
 static __device__ __forceinline__ float widen(float value) {
   return value;
 }
@@ -34,16 +35,16 @@ static __device__ __forceinline__ float widen(__half value) {
   return __half2float(value);
 }
 static __device__ __forceinline__ float widen(__nv_bfloat16 value) {
-  return __bfloat162float(value);
+  return skv__widen_bf16(__bfloat16_as_ushort(value));
 }
 static __device__ __forceinline__ void narrow(float *to, float value) {
-  *to = skv__canonical(value);
+  *to = value;
 }
 static __device__ __forceinline__ void narrow(__half *to, float value) {
   *to = value == value ? __float2half_rn(value) : __ushort_as_half(0x7e00);
 }
 static __device__ __forceinline__ void narrow(__nv_bfloat16 *to, float value) {
-  *to = value == value ? __float2bfloat16_rn(value) : __ushort_as_bfloat16(0x7fc0);
+  *to = __ushort_as_bfloat16(skv__narrow_bf16(value));
 }
 
 /* left = merge(left, right), a piece of a row. What is kept is kept bit for bit, NaN included. */
