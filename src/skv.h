@@ -90,7 +90,7 @@ typedef struct skv_problem {
       window_left_tokens; /* keys before the query's position that it sees; SKV_UNBOUNDED or >= 0 */
   int64_t window_right_tokens; /* keys after it; SKV_UNBOUNDED or >= 0; causal makes it 0 */
   float softcap;       /* 0: off; else logits become softcap * tanh(logit / softcap); finite, > 0 */
-  int64_t leaf_tokens; /* keys of a leaf: a multiple of 64 */
+  int64_t leaf_tokens; /* keys of a leaf: a multiple of 64 (CUDA: of 128 up to head_dim 128) */
   int64_t block_tokens; /* keys of a block, the unit of ownership: a multiple of leaf_tokens */
   skv_order_t order;
 } skv_problem_t;

@@ -59,9 +59,7 @@ static bool available(int32_t major, int32_t minor, bool least, skv__error_t *er
               driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10);
   else if (code != cudaSuccess)
     skv__fail(error, SKV_UNSUPPORTED, "CUDA says: %s", cudaGetErrorString(code));
-  else if (device.major == major && device.minor == minor)
-    return true;
-  else if (least && device.major >= major)
+  else if (device.major == major ? least || device.minor == minor : least && device.major > major)
     return true;
   else
     skv__fail(error, SKV_UNSUPPORTED, "device %d has compute capability %d.%d, not %d.%d%s", number,
