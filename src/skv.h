@@ -279,7 +279,7 @@ typedef struct skv_times {
  * CPU: all is host memory, `stream` is NULL, and the work is done on return.
  * CUDA: q, k, v, o, lse, bits and workspace are device memory; sinks, q_tokens, k_tokens and
  * q_start are host memory and are read before the call returns. The work is enqueued on `stream` (a
- * cudaStream_t; NULL: the default stream), so buffers must live until it is done, and executes of
+ * CUDA stream; NULL: the default one), so buffers must live until it is done, and executes of
  * one plan, or with one workspace, must follow one another there. Nothing is allocated and nothing
  * waits: a CUDA graph may capture it, and keeps the lengths and positions that it was captured
  * with. With `bits` NULL it is fastest: digests are of O before it is rounded, which takes a way
