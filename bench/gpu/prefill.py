@@ -151,4 +151,5 @@ def main():
             measure(args, [int(x) for x in shape.split("x")], mask == "causal", record)
 
 
-main()
+if __name__ == "__main__":
+    main()

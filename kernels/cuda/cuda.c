@@ -17,8 +17,8 @@ typedef struct resources {
 
 /* In the order in which they are asked; NULL-terminated. */
 typedef const skv__attention_t *const *attentions_t;
-static const skv__attention_t *const sm90_attentions[] = {&skv__cuda_prefill, &skv__cuda_plain,
-                                                          NULL};
+static const skv__attention_t *const sm90_attentions[] = {&skv__cuda_decode, &skv__cuda_prefill,
+                                                          &skv__cuda_plain, NULL};
 static const skv__attention_t *const plain_attentions[] = {&skv__cuda_plain, NULL};
 
 static skv_status_t fail(skv__error_t *error, cudaError_t code, const char *doing) {

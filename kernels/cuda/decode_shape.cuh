@@ -1,0 +1,82 @@
+/* decode_shape.cuh: what the roles of the sm_90a decode kernel share: the shapes of its tiles, the
+ * layout of shared memory, and rings of places in it. */
+#ifndef SKV_CUDA_DECODE_SHAPE_CUH
+#define SKV_CUDA_DECODE_SHAPE_CUH
+
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/decode_items.cuh"
+
+template <typename Type_, int Dim, int Keys, int RowTiles, int Ctas> struct decode_shape {
+  typedef Type_ Type;
+  static constexpr int kDim = Dim, kKeys = Keys, kRowTiles = RowTiles, kCtas = Ctas;
+  static constexpr bool kSpread = Ctas > 1;
+  static constexpr int kSlices = Ctas == 8 ? 8 : 4, kColumns = Dim / kSlices;
+  static constexpr int kImage = RowTiles * (1 + kColumns / 8); /* float4 a lane */
+  static constexpr int kScoreWarps = 4, kTurns = kScoreWarps / RowTiles;
+  static constexpr int kValueWarps = kSlices / Ctas;
+  /* A CTA alone is three warpgroups, of which the first gives registers to the others. */
+  static constexpr int kCopyWarps = kSpread ? 2 : 4;
+  static constexpr int kScoreRegisters = 248, kValueRegisters = 216;
+  static constexpr int kThreads = 32 * (kCopyWarps + kScoreWarps + kValueWarps);
+  static constexpr int kKeyBytes = Keys * Dim * 2, kValueBytes = kKeyBytes / Ctas;
+  static constexpr int kPitch = Dim * 2 / Ctas < 128 ? Dim * 2 / Ctas : 128; /* of a slab of V */
+  static constexpr int kSpreadTiles = 2048 / Keys; /* of a leaf that a cluster shares, at most */
+  static constexpr int kKeyStages = (kSpread ? 131072 : 98304) / kKeyBytes;
+  static constexpr int kValueStages = (kSpread ? 40960 : 98304) / kValueBytes;
+  static_assert(!kSpread || kSpreadTiles <= Ctas * kScoreWarps, "a tile for each warp, at most");
+  static constexpr int kEntries = kSpread ? kSpreadTiles : RowTiles == 1 ? 4 : 2;
+};
+
+/* What a score warp hands to the value warps: a tile for 16 rows, or in a cluster for 8 of them,
+ * which keep what travels small. In `mass` is what O and l before the tile are multiplied by, and
+ * what l grows by then. */
+template <class Shape, bool Half> struct entry_of {
+  uint4 weights[Shape::kKeys / 16][32]; /* as the products' A operand */
+  float4 mass[32];                      /* factors of the lane's two rows, then masses */
+  float4 e[32];                         /* x, y: exponents after the tile */
+};
+template <class Shape> struct entry_of<Shape, true> {
+  uint4 weights[Shape::kKeys / 32][32]; /* the first row's part of two operands */
+  float4 mass[32];                      /* factor, mass, exponent after the tile */
+};
+template <class Shape> using entry = entry_of<Shape, Shape::kSpread>;
+
+template <class Shape> struct decode_shared {
+  uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];
+  uint8_t v[Shape::kValueStages][Shape::kValueBytes];
+  entry<Shape> entries[Shape::kEntries][Shape::kRowTiles];
+  int4 seen[Shape::kScoreWarps][32];
+  float4 token[Shape::kScoreWarps][32];
+  float4 guess[Shape::kSpread ? 32 : 1]; /* exponents after a shared leaf's first tile */
+  uint4 verdict[Shape::kSpread ? Shape::kSpreadTiles : 1]; /* x: whether tile n fits them */
+  uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];
+  uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
+  uint64_t entry_full[Shape::kEntries], entry_empty[Shape::kEntries];
+  uint64_t token_full[Shape::kScoreWarps], guess_full, verdict_full;
+};
+
+/* The n-th use of a ring: its place, and the parity of waiting for it. */
+template <int Places> struct nth {
+  uint32_t place, parity;
+  __device__ __forceinline__ nth(uint32_t n) : place(n % Places), parity(n / Places & 1) {
+  }
+};
+
+/* Tiles of a shared leaf go to CTAs in runs of this many. */
+template <class Shape> SKV_DEVICE uint32_t tiles_each(const decode_walk_t &walk) {
+  return ((uint32_t)(walk.tile_end - walk.tile_begin) + Shape::kCtas - 1) / Shape::kCtas;
+}
+
+SKV_DEVICE void arrive_once(uint64_t *barrier) {
+  __syncwarp();
+  if (lane_index() == 0)
+    barrier_arrive(barrier);
+  __syncwarp();
+}
+
+/* Which of those that share the units: a CTA, or a cluster. */
+template <class Shape> SKV_DEVICE int32_t my_part(void) {
+  return (int32_t)(blockIdx.x / Shape::kCtas);
+}
+
+#endif
