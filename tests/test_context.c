@@ -44,10 +44,22 @@ Test(context, defaults) {
   cr_expect_eq(context->comm->timeout_seconds, 60.0);
   cr_expect_eq(skv_context_rank(context), 0);
   cr_expect_eq(skv_context_ranks(context), 1);
-  cr_expect_str_neq(skv_context_kernel(context), "");
+  cr_expect_eq(strncmp(skv_context_kernel(context), "cpu.", 4), 0, "a GPU that nobody asked for");
   cr_expect_str_eq(skv_context_error(context), "");
   skv_context_destroy(context);
   skv_context_destroy(NULL);
+}
+
+Test(context, a_gpu_is_there_or_it_says_why_not) {
+  skv_context_options_t options = {.struct_bytes = sizeof options, .backend = SKV_BACKEND_CUDA};
+  skv_context_t *context = NULL;
+  skv_status_t status = skv_context_create(&context, &options);
+  if (status == SKV_OK)
+    cr_expect_eq(strncmp(skv_context_kernel(context), "cuda.", 5), 0);
+  else
+    cr_expect(status == SKV_UNSUPPORTED && strstr(skv_context_error(context), "CUDA"), "%s",
+              skv_context_error(context));
+  skv_context_destroy(context);
 }
 
 /* A caller that was compiled against a shorter struct: what it does not know is left at default. */
