@@ -15,7 +15,7 @@ typedef struct skv__oracle {
 } skv__oracle_t;
 
 /* Rows of one sequence. `sinks` may be NULL. narrow_weights: `plain` rounds its weights to the
- * inputs' type, as every kernel on tensor cores must. Free the oracle whatever comes back. */
+ * inputs' type, as kernels on tensor cores must. Free the oracle whatever comes back. */
 skv_status_t skv__oracle_rows(skv__oracle_t *oracle, const skv__input_t *input,
                               const skv_problem_t *problem, const float *sinks, bool narrow_weights,
                               const skv__oracle_row_t *rows, int64_t count, skv__error_t *error);
