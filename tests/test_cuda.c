@@ -361,6 +361,17 @@ Test(cuda, rows_without_keys, .init = on_gpu) {
     }
 }
 
+Test(cuda, a_plan_of_no_queries, .init = on_gpu) {
+  for (int order = SKV_ORDER_PINNED; order <= SKV_ORDER_FREE; order++) {
+    skv_problem_t problem = problem_of(1, 0, 300, 64);
+    problem.order = (skv_order_t)order;
+    kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, 18);
+    kit_answer_free(solve(test, (kit_way_t){0}));
+    kit_answer_free(solve_with(test, (kit_way_t){0}, true));
+    kit_case_free(test);
+  }
+}
+
 /* The first execute is the captured one: not even loading kernels may disturb. */
 static void replay(int64_t queries, bool with_bits) {
   skv_problem_t problem = problem_of(1, queries, 3000, 128);

@@ -27,9 +27,10 @@ static int64_t job_heads(const skv__job_t *job) {
   return job->kv_head_end - job->kv_head_begin;
 }
 
-/* Rows of a sequence that share a KV head, at most. */
+/* Rows of a sequence that share a KV head, at most; a plan may allow no query. */
 static int64_t rows_of(const skv__job_t *job) {
-  return job->most_q_tokens * (job->q_heads / job->kv_heads);
+  int64_t queries = job->most_q_tokens > 0 ? job->most_q_tokens : 1;
+  return queries * (job->q_heads / job->kv_heads);
 }
 
 /* Row tiles of 16 rows that a CTA has at once. */
