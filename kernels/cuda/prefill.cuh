@@ -245,6 +245,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     tensor_prefetch(&p.q), tensor_prefetch(&p.k), tensor_prefetch(&p.v);
     barrier_init(&s->q_full, 1), barrier_init(&s->q_empty, 4 * Shape::kConsumers),
         barrier_init(&s->v_here, 1);
+    s->v_parity = 0;
     for (int stage = 0; stage < Shape::kStages; ++stage) {
       barrier_init(&s->k_full[stage], 1), barrier_init(&s->k_empty[stage], 4 * Shape::kConsumers);
       barrier_init(&s->v_full[stage], 1), barrier_init(&s->v_empty[stage], 4 * Shape::kConsumers);

@@ -70,6 +70,8 @@ SKV_DEVICE void find_row_tile(row_tile_t *to, const prefill_params_t &p, uint32_
   int32_t begin = (int32_t)clamp_token(low, k_length) / Shape::kKeys;
   int32_t end =
       (int32_t)((clamp_token(high + rows - 1, k_length) + Shape::kKeys - 1) / Shape::kKeys);
+  to->seen_begin = (int32_t)clamp_token(low, k_length);
+  to->seen_end = (int32_t)clamp_token(high + rows - 1, k_length);
   to->tile_begin = begin, to->tile_end = max(begin, end);
 }
 
@@ -84,26 +86,29 @@ SKV_DEVICE void load_tile(uint8_t *to, const CUtensorMap *map, uint64_t *full, i
     tensor_load(to + slab * Tokens * 128, map, full, 64 * slab, token, head, sequence);
 }
 
-/* The last tile of V: rows past the sequence's length may hold anything, and become 0, because a
- * weight of 0 does not hide a NaN. By the whole warp. */
+/* A tile of V with keys that no row sees: they may hold anything, and become 0, because a weight of
+ * 0 does not hide a NaN. By the whole warp. */
 template <typename Shape>
-SKV_DEVICE void load_last_values(prefill_shared<Shape> *s, ring_t ring, uint32_t *here_parity,
-                                 const prefill_params_t &p, const row_tile_t &t, int32_t key) {
+SKV_DEVICE void load_edge_values(prefill_shared<Shape> *s, ring_t ring, const prefill_params_t &p,
+                                 const row_tile_t &t, int32_t key) {
   constexpr int kKeys = Shape::kKeys;
   uint8_t *v = s->v[ring.stage];
   if (threadIdx.x == 0)
     load_tile<Shape::kValueDim, kKeys>(v, &p.v, &s->v_here, p.token_offset + key, t.kv_head,
                                        t.sequence);
-  barrier_wait(&s->v_here, *here_parity);
-  *here_parity ^= 1;
-  for (int32_t at = (t.k_length - key) * 8 + (int32_t)threadIdx.x; at < kKeys * 8; at += 32)
-#pragma unroll
-    for (int slab = 0; slab < slabs_of(Shape::kValueDim); ++slab)
-      *(uint4 *)(v + slab * kKeys * 128 + at * 16) = make_uint4(0, 0, 0, 0);
+  barrier_wait(&s->v_here, s->v_parity);
+#pragma unroll 1
+  for (int32_t at = (int32_t)threadIdx.x; at < slabs_of(Shape::kValueDim) * kKeys * 8; at += 32) {
+    int32_t row = key + at / 8 % kKeys;
+    if (row < t.seen_begin || row >= t.seen_end)
+      ((uint4 *)v)[at] = make_uint4(0, 0, 0, 0);
+  }
   proxy_fence();
   __syncwarp();
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0) {
+    s->v_parity ^= 1;
     barrier_arrive(&s->v_full[ring.stage]);
+  }
 }
 
 /* ---- the warp ---- */
@@ -112,7 +117,7 @@ SKV_DEVICE void load_last_values(prefill_shared<Shape> *s, ring_t ring, uint32_t
  * ahead: consumers multiply a tile of K together with the tile of V before it. */
 template <typename Shape>
 SKV_DEVICE void produce_keys(prefill_shared<Shape> *s, const prefill_params_t &p,
-                             const row_tile_t &t, uint32_t *tiles, uint32_t *here_parity) {
+                             const row_tile_t &t, uint32_t *tiles) {
   constexpr int kKeys = Shape::kKeys;
   for (int32_t tile = t.tile_begin; tile <= t.tile_end; ++tile) {
     if (tile < t.tile_end) {
@@ -128,8 +133,8 @@ SKV_DEVICE void produce_keys(prefill_shared<Shape> *s, const prefill_params_t &p
     ring_t ring = ring_of<Shape>(*tiles - (tile < t.tile_end ? 2 : 1));
     int32_t key = (tile - 1) * kKeys;
     barrier_wait(&s->v_empty[ring.stage], ring.parity ^ 1);
-    if (key + kKeys > t.k_length)
-      load_last_values(s, ring, here_parity, p, t, key);
+    if (key < t.seen_begin || key + kKeys > t.seen_end)
+      load_edge_values(s, ring, p, t, key);
     else if (threadIdx.x == 0)
       load_tile<Shape::kValueDim, kKeys>(s->v[ring.stage], &p.v, &s->v_full[ring.stage],
                                          p.token_offset + key, t.kv_head, t.sequence);
@@ -139,7 +144,7 @@ SKV_DEVICE void produce_keys(prefill_shared<Shape> *s, const prefill_params_t &p
 
 template <typename Shape>
 SKV_DEVICE void produce(prefill_shared<Shape> *s, const prefill_params_t &p) {
-  uint32_t tiles = 0, here_parity = 0;
+  uint32_t tiles = 0;
   for (uint32_t n = 0;; ++n) {
     row_tile_t *t = &s->row_tiles[n % 3];
     uint32_t index = 0;
@@ -162,7 +167,7 @@ SKV_DEVICE void produce(prefill_shared<Shape> *s, const prefill_params_t &p) {
     }
     if (!more)
       return;
-    produce_keys(s, p, *t, &tiles, &here_parity);
+    produce_keys(s, p, *t, &tiles);
   }
 }
 

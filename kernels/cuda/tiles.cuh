@@ -58,11 +58,12 @@ typedef tile_shape<256, 256, 2, 2, false> shape_256;
 
 /* A row tile: kRows queries of one head, and the key tiles that some of them see. */
 typedef struct row_tile {
-  int32_t run, q_begin;    /* q_begin counts from the run's first query */
-  int32_t head, kv_head;   /* of those to do; -1: no more row tiles */
-  int32_t sequence, token; /* of the first row in Q */
-  int32_t k_length;        /* keys of the node that the sequence has */
-  int32_t low, high;       /* keys that the first row would see of an endless node */
+  int32_t run, q_begin;         /* q_begin counts from the run's first query */
+  int32_t head, kv_head;        /* of those to do; -1: no more row tiles */
+  int32_t sequence, token;      /* of the first row in Q */
+  int32_t k_length;             /* keys of the node that the sequence has */
+  int32_t low, high;            /* keys that the first row would see of an endless node */
+  int32_t seen_begin, seen_end; /* keys outside are seen by no row */
   int32_t tile_begin, tile_end;
 } row_tile_t;
 
@@ -78,6 +79,7 @@ template <typename Shape> struct prefill_shared {
   uint8_t v[Shape::kStages][slabs_of(Shape::kValueDim) * Shape::kKeys * 128];
   state_image<Shape::kValueDim> block[Shape::kBlocks ? Shape::kConsumers : 0]; /* at hand */
   uint64_t q_full, q_empty, v_here;
+  uint32_t v_parity; /* of the producer's next wait for v_here */
   uint64_t k_full[Shape::kStages], k_empty[Shape::kStages];
   uint64_t v_full[Shape::kStages], v_empty[Shape::kStages];
   /* The n-th of the CTA is in [n % 3]: while consumers still write rows of one, they may multiply

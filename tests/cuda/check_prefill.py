@@ -96,6 +96,21 @@ def one_key(library, dims, dtype):
     say("one key", error <= 1, f"error {error:.2f} last places")
 
 
+def poison_unseen(library, q, k, v):
+    """Keys that no row sees share tiles with keys that some do."""
+    for name, seen, options in (("before the window", slice(300, 900), {"window": (100, 0)}),
+                                ("after the last row", slice(0, 577), {"causal": True,
+                                                                       "q_start": [77]})):
+        clean = library.attend(q, k, v, **options)
+        clean()
+        poisoned = [torch.full_like(x, float("nan")) for x in (k, v)]
+        for x, y in zip(poisoned, (k, v)):
+            x[:, seen] = y[:, seen]
+        call = library.attend(q, *poisoned, **options)
+        call()
+        same("poison " + name, clean.o, call.o)
+
+
 def masks(library, dims, dtype):
     q, k, v = tensors(3, 300, 700, 4, 4, dims, dtype)
     k[1, 333:], v[1, 333:] = float("nan"), float("nan")
@@ -111,6 +126,7 @@ def masks(library, dims, dtype):
     check(library, "window 70, 30", q, k, v, window=(70, 30))
     check(library, "window 300, leaf 128", q, k, v, window=(300, 0), leaf=128, block=128)
     check(library, "negative start", q, k, v, causal=True, q_start=[-200])
+    poison_unseen(library, q, k, v)
     q, k, v = tensors(1, 200, 2000, 4, 2, dims, dtype, 8.0)
     check(library, "large logits", q, k, v, causal=True, bound=2e-1)
 
