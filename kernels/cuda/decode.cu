@@ -198,8 +198,8 @@ static skv_status_t launch_shape(decode_params_t *params, const skv__job_t *job,
   return cudaLaunchKernelEx(&config, decode<Shape>, *params) == cudaSuccess ? SKV_OK : SKV_INTERNAL;
 }
 
-/* CTAs that share a leaf: more where leaves alone do not fill the device. Clusters of 8 do not fit
- * everywhere on it. */
+/* CTAs that share a leaf: more where leaves alone do not fill the device. Clusters do not fit
+ * everywhere on it, and those that must wait for others come late. */
 static int leaf_ctas(const decode_params_t *params, const skv__job_t *job, int32_t units,
                      const skv__device_t *device) {
   const int columns = tile_columns(job), most = device->multiprocessors;
@@ -207,7 +207,7 @@ static int leaf_ctas(const decode_params_t *params, const skv__job_t *job, int32
     return 1;
   if (units * 8 <= most * 7 / 8 && columns > 64)
     return 8;
-  return units * 4 <= most && columns <= 128 ? 4 : 1;
+  return units * 4 <= most * 3 / 4 && columns <= 128 ? 4 : 1;
 }
 
 template <typename Type, int Dim, int Keys>

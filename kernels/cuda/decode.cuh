@@ -74,13 +74,16 @@ SKV_DEVICE void copy_values(decode_shared<Shape> *s, const decode_params_t &p) {
 
 /* ---- values ---- */
 
-/* Keys past the sequence's end may hold anything, and a weight of 0 does not hide a NaN: the warp's
- * columns of them become 0. */
-template <class Shape> SKV_DEVICE void clear_values(uint8_t *slab, uint32_t chunk, int32_t first) {
+/* Keys that no row sees may hold anything, and a weight of 0 does not hide a NaN: the warp's
+ * columns of those outside [from, to) become 0. */
+template <class Shape>
+SKV_DEVICE void clear_values(uint8_t *slab, uint32_t chunk, int32_t from, int32_t to) {
   constexpr int kChunks = Shape::kColumns / 8;
-  for (int32_t i = first * kChunks + (int32_t)lane_index(); i < Shape::kKeys * kChunks; i += 32) {
-    uint32_t at = (uint32_t)(i / kChunks) * Shape::kPitch + (chunk + (uint32_t)i % kChunks) * 16;
-    *(uint4 *)(slab + (at ^ (at >> 7 & (Shape::kPitch / 16 - 1)) << 4)) = make_uint4(0, 0, 0, 0);
+  for (int32_t i = (int32_t)lane_index(); i < Shape::kKeys * kChunks; i += 32) {
+    const int32_t key = i / kChunks;
+    const uint32_t at = (uint32_t)key * Shape::kPitch + (chunk + (uint32_t)(i % kChunks)) * 16;
+    if (key < from || key >= to)
+      *(uint4 *)(slab + (at ^ (at >> 7 & (Shape::kPitch / 16 - 1)) << 4)) = make_uint4(0, 0, 0, 0);
   }
   __syncwarp();
 }
@@ -178,14 +181,16 @@ SKV_DEVICE void value_warp(decode_shared<Shape> *s, const decode_params_t &p, ui
       nth<Shape::kEntries> at(tiles);
       nth<Shape::kValueStages> v(tiles);
       const entry<Shape> *entries = s->entries[at.place];
-      const int32_t there = walk.item.k_end - tile * kKeys; /* keys of the tile that exist */
+      const int32_t from = walk.item.key_begin - tile * kKeys,
+                    to = walk.item.key_end - tile * kKeys;
+      const bool partly = from > 0 || to < kKeys;
       barrier_wait(&s->v_full[v.place], v.parity);
-      if (there < kKeys)
-        clear_values<Shape>(s->v[v.place] + slab, chunk, there);
+      if (partly)
+        clear_values<Shape>(s->v[v.place] + slab, chunk, from, to);
       barrier_wait(&s->entry_full[at.place], at.parity);
       advance_rows(&state, entries);
       multiply_values(&state, entries, s->v[v.place] + slab, chunk);
-      if (there < kKeys)
+      if (partly)
         proxy_fence();
       arrive_once(&s->v_empty[v.place]);
       arrive_once(&s->entry_empty[at.place]);

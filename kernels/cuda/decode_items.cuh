@@ -69,10 +69,11 @@ typedef struct decode_item {
   int32_t unit;       /* of leaf `first` */
   int32_t first, end; /* leaves */
   int32_t run, sequence, kv_head;
-  int32_t row_begin, rows; /* of the run's rows of this KV head; rows past `rows` do not exist */
-  int32_t tile_begin, tile_end; /* that some row of the item sees */
-  int32_t k_end;                /* keys of the sequence in the node */
-  int64_t position;             /* of the run's first query, from the node's begin */
+  int32_t row_begin, rows;    /* of the run's rows of this KV head; rows past `rows` do not exist */
+  int32_t key_begin, key_end; /* that some row of the item sees, and their tiles */
+  int32_t tile_begin, tile_end;
+  int32_t k_end;    /* keys of the sequence in the node */
+  int64_t position; /* of the run's first query, from the node's begin */
 } decode_item_t;
 
 SKV_DEVICE uint32_t lane_index(void) {
@@ -122,6 +123,7 @@ template <int Keys> SKV_DEVICE decode_item_t item_of_unit(const decode_params_t 
   int32_t last_row = min(item.row_begin + p.group_rows, item.rows) - 1;
   decode_keys_t keys = decode_keys_of(p, run.position + item.row_begin / p.group,
                                       run.position + last_row / p.group, run.k_tokens);
+  item.key_begin = keys.begin, item.key_end = keys.end;
   item.tile_begin = keys.begin / Keys;
   item.tile_end = (keys.end + Keys - 1) / Keys;
   int64_t k_end = run.k_tokens - p.node_begin;

@@ -104,6 +104,13 @@ def masks(library, dim, dtype):
         q, k, v = tensors(1, rows, 5000, 8, 2, dim, dtype)
         check(library, "window left 1500", q, k, v, causal=True, window=(1500, None), **order)
         check(library, "window 70, 30", q, k, v, window=(70, 30), q_start=[2000], **order)
+        clean, poisoned = library.attend(q, k, v, window=(70, 30), q_start=[2000], **order), [
+            x.clone() for x in (k, v)]
+        for x in poisoned:
+            x[:, :1930], x[:, 2030 + rows:] = float("nan"), float("nan")
+        dirty = library.attend(q, *poisoned, window=(70, 30), q_start=[2000], **order)
+        clean(), dirty()
+        same("poison outside the window", clean.o, dirty.o)
         check(library, "full", q, k, v, **order)
         check(library, "negative start", q, k, v, causal=True, q_start=[-3], **order)
         check(library, "softcap", q, k, v, causal=True, softcap=3.0, **order)
