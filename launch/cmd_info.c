@@ -154,7 +154,8 @@ int skv__cmd_info(int argc, const char **argv) {
   const skv__option_t table[] = {
       {"threads", SKV__SIZE, &threads, "N", "of each rank (its share of the cores)", 1},
       {"bind", SKV__CHOICE, &bind, "cores|none", "keep ranks and threads on their cores", 0},
-      {"transport", SKV__CHOICE, &transport, "auto|self|mpi|nccl", "what moves the bytes", 0},
+      {"transport", SKV__CHOICE, &transport, "auto|self|mpi|nccl",
+       "what moves the bytes (nccl: not yet)", 0},
       {"timeout", SKV__NUMBER, &timeout, "S", "seconds that any wait may last (60)", 0},
       {"json", SKV__FLAG, &json, "", "one JSON object on stdout", 0}};
   skv__arguments_t arguments = {0};

@@ -34,7 +34,7 @@ const skv__command_t skv__commands[] = {
     {"replay", skv__cmd_replay, "ORDER.jsonl",
      "re-evaluate a recorded reduction and name the first node that differs",
      "  splitkv replay order.jsonl\n"},
-    {"info", skv__cmd_info, "", "version, build parts, CPUs, NUMA, binding, order",
+    {"info", skv__cmd_info, "", "version, build parts, GPUs, CPUs, NUMA, binding, order",
      "  splitkv info\n"
      "  mpirun -np 2 splitkv info --json\n"},
     {NULL, NULL, NULL, NULL, NULL}};

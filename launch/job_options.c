@@ -107,8 +107,10 @@ static int32_t add_run(skv__job_options_t *job, skv__option_t *table) {
       {NULL, SKV__FLAG, NULL, NULL, "the run", 0},
       {"threads", SKV__SIZE, &job->threads, "N", "of each rank (its share of the cores)", 1},
       {"bind", SKV__CHOICE, &job->bind, "cores|none", "keep ranks and threads on their cores", 0},
-      {"backend", SKV__CHOICE, &job->backend, "auto|cpu|cuda", "where it is computed", 0},
-      {"transport", SKV__CHOICE, &job->transport, "auto|self|mpi|nccl", "what moves the bytes", 0},
+      {"backend", SKV__CHOICE, &job->backend, "auto|cpu|cuda",
+       "where it is computed; auto: the CPU", 0},
+      {"transport", SKV__CHOICE, &job->transport, "auto|self|mpi|nccl",
+       "what moves the bytes (nccl: not yet)", 0},
       {"timeout", SKV__NUMBER, &job->timeout, "S", "seconds that any wait may last (60)", 0},
   };
   return add(table, options, sizeof options);
