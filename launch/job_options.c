@@ -5,6 +5,8 @@
 
 #include "launch/size.h"
 
+enum { LEAST_LEAF = 64 };
+
 static const char DTYPES[] = "fp32|fp16|bf16";
 static const char REDUCES[] = "auto|gather|scatter|tree|butterfly|ring";
 static const char DIRECTIONS[] = "auto|pass-q|pass-kv";
@@ -200,6 +202,20 @@ static skv_status_t read_window(const char *text, skv_problem_t *problem, skv__e
   return SKV_OK;
 }
 
+/* Who gives one of leaf and block gets the other to fit. */
+static void set_order(const skv__job_options_t *job, skv_problem_t *problem) {
+  if (job->leaf > 0) {
+    problem->leaf_tokens = job->leaf;
+    problem->block_tokens += job->leaf - 1;
+    problem->block_tokens -= problem->block_tokens % job->leaf;
+  }
+  if (job->block > 0)
+    problem->block_tokens = job->block;
+  while (job->leaf < 1 && problem->block_tokens % problem->leaf_tokens &&
+         problem->leaf_tokens > LEAST_LEAF)
+    problem->leaf_tokens /= 2;
+}
+
 skv_status_t skv__job_problem(const skv__job_options_t *job, const skv__job_extents_t *extents,
                               skv_problem_t *problem, skv__error_t *error) {
   skv_problem_init(problem, sizeof *problem, extents->q_heads, extents->kv_heads,
@@ -215,13 +231,7 @@ skv_status_t skv__job_problem(const skv__job_options_t *job, const skv__job_exte
   problem->order = (skv_order_t)job->order;
   if (job->scale > 0.0)
     problem->scale = (float)job->scale;
-  if (job->leaf > 0) {
-    problem->leaf_tokens = job->leaf;
-    problem->block_tokens += job->leaf - 1;
-    problem->block_tokens -= problem->block_tokens % job->leaf;
-  }
-  if (job->block > 0)
-    problem->block_tokens = job->block;
+  set_order(job, problem);
   return job->window ? read_window(job->window, problem, error) : SKV_OK;
 }
 

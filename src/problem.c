@@ -26,7 +26,7 @@ void skv_problem_init(skv_problem_t *problem, size_t struct_bytes, int64_t q_hea
       .scale = head_dim > 0 ? (float)(1.0 / sqrt((double)head_dim)) : 1.0f,
       .window_left_tokens = SKV_UNBOUNDED,
       .window_right_tokens = SKV_UNBOUNDED,
-      .leaf_tokens = head_dim > 128 ? 2048 : 512,
+      .leaf_tokens = 2048,
       .block_tokens = head_dim > 128 ? 2048 : 4096,
   };
   memcpy(problem, &defaults, struct_bytes < sizeof defaults ? struct_bytes : sizeof defaults);
