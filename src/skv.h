@@ -3,8 +3,9 @@
  * For every row (a query of a query head) with logits x_j = scale * <q, k_j> over the keys j that
  * it may see
  *
- *     O   = sum_j exp(x_j) v_j / sum_j exp(x_j)          LSE = log sum_j exp(x_j)      (natural
- * log)
+ *     O   = sum_j exp(x_j) v_j / sum_j exp(x_j)          LSE = log sum_j exp(x_j)
+ *
+ * with natural logarithms.
  *
  * The bits of (O, LSE) depend on the input, the mask, the pinned order, the dtype and the build.
  * They do not depend on the number of ranks or threads, the layout, the direction, the reduction,
@@ -15,8 +16,8 @@
  * Use: context -> plan -> execute. Creating a plan decides everything; executing it allocates
  * nothing. Handles are opaque, owned by the caller from create to destroy, and used by one thread
  * at a time. Buffers are borrowed for the length of a call (CUDA: see skv_execute). The library
- * never prints, never exits, never reads the environment. MPI and NCCL constructors live in
- * skv_mpi.h and skv_nccl.h; this header names neither.
+ * never prints, never exits, never reads the environment. The MPI constructor lives in
+ * skv_mpi.h; this header names no type of MPI or CUDA.
  */
 #ifndef SKV_H
 #define SKV_H
