@@ -9,7 +9,8 @@
  *   SHIM_NO_TMPFILE=1   a file system without unnamed files
  *   SHIM_HIT=FILE       created just before it happens, so that a test knows that it did
  *
- * Calls of the C library are counted when the program itself makes them, not its libraries. */
+ * Calls of the C library are counted when the program itself makes them, not its libraries, and
+ * from main on: the CUDA runtime, which is linked in, allocates before main and does not check. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -38,7 +39,7 @@ enum { NO_TAG = -1 };
 static struct {
   const char *call, *action, *hit;
   long nth, seen, tag;
-  bool ready, after, ever;
+  bool ready, after, ever, in_main;
   uintptr_t program_begin, program_end;
 } shim;
 
@@ -98,8 +99,8 @@ static bool is_program(const void *caller) {
 }
 
 static bool meets(const char *name, bool after, long tag, const void *caller) {
-  if (!shim.ready || shim.after != after || strcmp(shim.call, name) != 0 || !is_program(caller) ||
-      (shim.tag != NO_TAG && tag != shim.tag))
+  if (!shim.ready || !shim.in_main || shim.after != after || strcmp(shim.call, name) != 0 ||
+      !is_program(caller) || (shim.tag != NO_TAG && tag != shim.tag))
     return false;
   long seen = __atomic_add_fetch(&shim.seen, 1, __ATOMIC_RELAXED);
   return seen == shim.nth || (shim.ever && seen > shim.nth);
@@ -122,6 +123,23 @@ __attribute__((constructor)) static void start(void) {
     act();
   else
     shim.ready = true;
+}
+
+typedef int main_t(int count, char **words, char **environment);
+static main_t *program_main;
+
+static int counted_main(int count, char **words, char **environment) {
+  shim.in_main = true;
+  return program_main(count, words, environment);
+}
+
+int __libc_start_main(main_t *main, int count, char **words, void (*init)(void), void (*fini)(void),
+                      void (*end)(void), void *stack);
+int __libc_start_main(main_t *main, int count, char **words, void (*init)(void), void (*fini)(void),
+                      void (*end)(void), void *stack) {
+  program_main = main;
+  return ((__typeof__(__libc_start_main) *)dlsym(RTLD_NEXT, "__libc_start_main"))(
+      counted_main, count, words, init, fini, end, stack);
 }
 
 /* One function that calls `next`, with what happens before and after. `tag` of a message. */
