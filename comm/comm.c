@@ -28,6 +28,7 @@ skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transp
                         .rank = rank,
                         .ranks = ranks,
                         .timeout_seconds = timeout_seconds,
+                        .control = made,
                         .piece_bytes = transport->piece_bytes,
                         .error = error,
                         .requests = requests,
@@ -187,6 +188,27 @@ skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *do
   SKV_TRY(breaks(comm, test(comm, request)));
   *done = !request->active;
   return SKV_OK;
+}
+
+void skv__comm_on(skv__comm_t *comm, void *stream) {
+  if (comm->transport->on)
+    comm->transport->on(comm->impl, stream);
+}
+
+static skv_status_t group(skv__comm_t *comm, bool begins) {
+  if (comm->broken)
+    return refuse(comm);
+  if (!comm->transport->group)
+    return SKV_OK;
+  return breaks(comm, comm->transport->group(comm->impl, begins, comm->error));
+}
+
+skv_status_t skv__comm_group_begin(skv__comm_t *comm) {
+  return group(comm, true);
+}
+
+skv_status_t skv__comm_group_end(skv__comm_t *comm) {
+  return group(comm, false);
 }
 
 /* One round over the requests: how many bytes arrived, and the first that is not done. */

@@ -46,6 +46,12 @@ typedef struct skv__transport {
   /* Let go of the started piece: a receive that no message has met yet never writes. Never waits.
    */
   void (*cancel)(void *impl, skv__request_t *request);
+  /* Or NULL. The stream that the next messages belong to, for transports that move device memory.
+   */
+  void (*on)(void *impl, void *stream);
+  /* Or NULL. Pieces started between begin and end move together. A transport that is ordered by a
+   * stream has them done at end: whatever the stream does later comes after them. */
+  skv_status_t (*group)(void *impl, bool begins, skv__error_t *error);
   void (*destroy)(void *impl, bool healthy);
 } skv__transport_t;
 
@@ -57,6 +63,8 @@ typedef struct skv__card {
 struct skv__comm {
   const skv__transport_t *transport;
   void *impl;
+  skv__comm_t *control; /* whose signs of life its waits listen to: itself, or the comm of the same
+                           ranks that a wire goes beside */
   int32_t rank, ranks;
   double timeout_seconds;
   size_t piece_bytes;  /* transport->piece_bytes; tests lower it */
@@ -84,6 +92,11 @@ skv_status_t skv__comm_send(skv__comm_t *comm, skv__request_t *request, int32_t 
                             const void *data, size_t bytes, int32_t tag);
 skv_status_t skv__comm_receive(skv__comm_t *comm, skv__request_t *request, int32_t peer, void *data,
                                size_t bytes, int32_t tag);
+/* The stream of the next messages; and a group of messages that move together, begun and ended by
+ * every rank that has a part in them. Nothing where the transport has no use for it. */
+void skv__comm_on(skv__comm_t *comm, void *stream);
+skv_status_t skv__comm_group_begin(skv__comm_t *comm);
+skv_status_t skv__comm_group_end(skv__comm_t *comm);
 /* Advance one request; *done tells whether it has finished. Never waits. */
 skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *done);
 /* Wait for all of them, as skv__wait_t does. `operation` names the wait in texts. */

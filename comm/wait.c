@@ -92,8 +92,8 @@ void skv__wait_moved(skv__wait_t *wait) {
   *wait = (skv__wait_t){0};
 }
 
-skv_status_t skv__wait_idle(skv__comm_t *comm, skv__wait_t *wait, const skv__request_t *late,
-                            const char *operation) {
+static skv_status_t idle(skv__comm_t *comm, skv__wait_t *wait, const skv__request_t *late,
+                         const char *operation) {
   double now = skv__comm_now();
   if (wait->since == 0) {
     wait->since = now;
@@ -113,4 +113,12 @@ skv_status_t skv__wait_idle(skv__comm_t *comm, skv__wait_t *wait, const skv__req
     return expired(comm, late, operation, now - wait->since);
   skv__comm_pause(&wait->idle);
   return SKV_OK;
+}
+
+skv_status_t skv__wait_idle(skv__comm_t *comm, skv__wait_t *wait, const skv__request_t *late,
+                            const char *operation) {
+  skv_status_t status = idle(comm->control, wait, late, operation);
+  if (status != SKV_OK)
+    skv__comm_break(comm);
+  return status;
 }

@@ -53,7 +53,22 @@ static uint64_t version_number(void) {
   return number;
 }
 
+/* All ranks open their wires, or none goes on. */
+static skv_status_t open_wire(skv_context_t *context, skv__wire_opener_t open) {
+  skv__error_t mine = {0};
+  context->wire = context->comm;
+  if (!open || context->kernel->backend != SKV_BACKEND_CUDA)
+    return SKV_OK;
+  skv_status_t status = open(&context->wire, context->comm, &mine);
+  if (status != SKV_OK)
+    context->wire = context->comm;
+  if (context->comm->broken)
+    return skv__fail(&context->error, status, "%s", mine.text);
+  return skv__comm_agree(context->comm, NULL, 0, status, mine.text);
+}
+
 skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t open, void *argument,
+                                 skv__wire_opener_t device_wire,
                                  const skv_context_options_t *given) {
   skv_context_t *made = calloc(1, sizeof *made);
   *context = made;
@@ -70,8 +85,11 @@ skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t ope
   made->threads = options.threads;
   SKV_TRY(open(&made->comm, options.timeout_seconds, argument, &made->error));
   const skv__fact_t facts[] = {{"version", version_number()},
+                               {"backend", made->kernel ? made->kernel->backend : 0},
                                {"timeout in ms", (uint64_t)(options.timeout_seconds * 1000)}};
   status = skv__comm_agree(made->comm, facts, sizeof facts / sizeof *facts, status, mine.text);
+  if (status == SKV_OK)
+    status = open_wire(made, device_wire);
   made->agreed = status == SKV_OK;
   return status;
 }
@@ -83,12 +101,14 @@ static skv_status_t open_self(skv__comm_t **comm, double timeout_seconds, void *
 }
 
 skv_status_t skv_context_create(skv_context_t **context, const skv_context_options_t *options) {
-  return skv__context_create(context, open_self, NULL, options);
+  return skv__context_create(context, open_self, NULL, NULL, options);
 }
 
 void skv_context_destroy(skv_context_t *context) {
   if (!context)
     return;
+  if (context->wire != context->comm)
+    skv__comm_destroy(context->wire);
   skv__comm_destroy(context->comm);
   free(context);
 }

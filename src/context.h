@@ -12,6 +12,8 @@
 struct skv_context {
   skv__error_t error;
   skv__comm_t *comm; /* owned; stays open when ranks disagree, so that they can part in order */
+  skv__comm_t *wire; /* owned; moves states, keys and values: `comm` itself where they are host
+                        memory */
   bool agreed;       /* all ranks want this context: plans may be made with it */
   const skv__kernel_t *kernel;
   int32_t threads;
@@ -20,9 +22,14 @@ struct skv_context {
 /* Opens the comm of a context: called with the context's error, the timeout and `argument`. */
 typedef skv_status_t (*skv__comm_opener_t)(skv__comm_t **comm, double timeout_seconds,
                                            void *argument, skv__error_t *error);
-/* Opens the comm, then agrees with the other ranks: what fails on one rank fails on all. A failed
- * create leaves a context that only holds the error text, as the public constructors do. */
+/* Opens the wire of a context, beside its open comm. Called on every rank, or on none. */
+typedef skv_status_t (*skv__wire_opener_t)(skv__comm_t **wire, skv__comm_t *comm,
+                                           skv__error_t *error);
+/* Opens the comm, agrees with the other ranks, then opens the wire (NULL: it is the comm): what
+ * fails on one rank fails on all. `device_wire` is for kernels whose states are device memory. A
+ * failed create leaves a context that only holds the error text, as the public constructors do. */
 skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t open, void *argument,
+                                 skv__wire_opener_t device_wire,
                                  const skv_context_options_t *given);
 
 #endif

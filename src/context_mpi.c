@@ -11,5 +11,5 @@ static skv_status_t open_mpi(skv__comm_t **comm, double timeout_seconds, void *a
 
 skv_status_t skv_context_create_mpi(skv_context_t **context, MPI_Comm communicator,
                                     const skv_context_options_t *options) {
-  return skv__context_create(context, open_mpi, &communicator, options);
+  return skv__context_create(context, open_mpi, &communicator, NULL, options);
 }

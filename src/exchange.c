@@ -81,6 +81,7 @@ static skv_status_t post_round(skv__exchange_t *exchange) {
   while (end < rehearsal->move_count && rehearsal->moves[end].round == exchange->round)
     end++;
   exchange->next_move = end;
+  SKV_TRY(skv__comm_group_begin(exchange->comm));
   for (int32_t i = first; i < end; i++)
     if (rehearsal->moves[i].sends)
       SKV_TRY(post_sends(exchange, &rehearsal->moves[i]));
@@ -88,7 +89,7 @@ static skv_status_t post_round(skv__exchange_t *exchange) {
     if (!rehearsal->moves[i].sends)
       SKV_TRY(post_receives(exchange, &rehearsal->moves[i]));
   exchange->open = exchange->parcel_count;
-  return SKV_OK;
+  return skv__comm_group_end(exchange->comm);
 }
 
 static void land(skv__exchange_t *exchange, skv__parcel_t *parcel) {
@@ -132,6 +133,7 @@ skv_status_t skv__exchange_begin(skv__exchange_t *exchange, skv__bank_t *bank,
   exchange->round = 0;
   exchange->next_move = 0;
   exchange->running = true;
+  skv__comm_on(exchange->comm, bank->stream);
   return post_round(exchange);
 }
 

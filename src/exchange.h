@@ -17,7 +17,7 @@ typedef struct skv__parcel {
 
 typedef struct skv__exchange {
   /* fixed by the plan */
-  skv__comm_t *comm;
+  skv__comm_t *comm; /* the context's wire */
   const skv__rehearsal_t *rehearsal;
   skv_results_t results;
   skv__error_t *error;

@@ -287,7 +287,7 @@ static void count_full_size(skv_plan_t *plan) {
 
 static skv_status_t open_stream(skv_plan_t *plan, skv__node_t *const *nodes, const int32_t *counts,
                                 skv__error_t *error) {
-  plan->stream = (skv__stream_t){.comm = plan->context->comm,
+  plan->stream = (skv__stream_t){.comm = plan->context->wire,
                                  .problem = &plan->problem,
                                  .reduce = plan->options.reduce,
                                  .rank = plan->rank,
@@ -352,7 +352,7 @@ skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *
   skv__plan_shape(plan, &shape);
   if (kernel->open)
     SKV_TRY(kernel->open(&shape, &plan->resources, error));
-  plan->exchange = (skv__exchange_t){.comm = plan->context->comm,
+  plan->exchange = (skv__exchange_t){.comm = plan->context->wire,
                                      .rehearsal = &plan->rehearsal,
                                      .results = plan->options.results,
                                      .error = &plan->context->error};

@@ -19,7 +19,7 @@ static void *run_rank(void *argument) {
   seated_t *seated = argument;
   skv_context_t *context;
   skv_status_t status =
-      skv__context_create(&context, kit_world_open, &seated->seat, &seated->options);
+      skv__context_create(&context, kit_world_open, &seated->seat, NULL, &seated->options);
   if (status == SKV_OK) {
     seated->result = seated->body(seated->seat.rank, context, seated->user);
   } else {
