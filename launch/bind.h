@@ -10,12 +10,21 @@ typedef struct skv__binding {
   int32_t cores;    /* that this rank may run on */
   bool bound;       /* the rank is kept to its share, by us or before us */
   bool by_launcher; /* it came bound */
+  bool far;         /* it may run on no core near its GPU */
   char text[256];   /* "CPUs 0-3 (4 cores), 4 threads, each on a core of its own" */
 } skv__binding_t;
 
-/* This rank is number `local_rank` of `local_ranks` on its host. `threads` 0: choose. `enabled`
+/* A rank's place among the ranks of its host. */
+typedef struct skv__seat {
+  int32_t local_rank, local_ranks;
+  const int32_t
+      *gpu_numa; /* [local_ranks] the NUMA node, as the system numbers it, that each
+                    rank's GPU is near (SKV__NO_NUMA: not known); NULL: no GPUs are used */
+} skv__seat_t;
+
+/* A rank with a GPU gets cores near it, else its share of all. `threads` 0: choose. `enabled`
  * false: bind nothing. */
-skv__binding_t skv__bind(int32_t local_rank, int32_t local_ranks, int32_t threads, bool enabled);
+skv__binding_t skv__bind(const skv__seat_t *seat, int32_t threads, bool enabled);
 
 /* What the host has. */
 typedef struct skv__host {

@@ -104,8 +104,8 @@ skv_status_t skv__session_open(skv__session_t *session, const skv__session_optio
   *session =
       (skv__session_t){.ranks = 1, .local_ranks = 1, .timeout_seconds = options->timeout_seconds};
   SKV_TRY(start_transport(session, options->transport, error));
-  session->binding =
-      skv__bind(session->local_rank, session->local_ranks, options->threads, options->bind);
+  const skv__seat_t seat = {.local_rank = session->local_rank, .local_ranks = session->local_ranks};
+  session->binding = skv__bind(&seat, options->threads, options->bind);
   skv_context_options_t context_options = {.struct_bytes = sizeof context_options,
                                            .threads = session->binding.threads,
                                            .timeout_seconds = options->timeout_seconds,
