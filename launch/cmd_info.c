@@ -8,6 +8,7 @@
 #include "launch/exit_codes.h"
 #include "launch/gpu.h"
 #include "launch/launcher.h"
+#include "launch/map.h"
 #include "launch/mpi_session.h"
 #include "launch/options.h"
 #include "launch/report.h"
@@ -15,13 +16,22 @@
 #include <mpi.h>
 #endif
 
-enum { BINDING_BYTES = 256, TEXT_BYTES = 512 };
+enum { TEXT_BYTES = 512 };
+
+/* What a rank tells about itself. */
+typedef struct told {
+  uint64_t gpu_name; /* 0: it uses none */
+  char text[320];    /* its GPU and its binding */
+} told_t;
 
 typedef struct info {
   char mpi[TEXT_BYTES], kernels[TEXT_BYTES], models[TEXT_BYTES];
   skv__host_t host;
   skv__adapters_t adapters;
+  skv__gpu_map_t map;
   uint64_t order_id;
+  const told_t *ranks; /* of the session */
+  char sharing[TEXT_BYTES];
 } info_t;
 
 static void describe_mpi(char text[TEXT_BYTES]) {
@@ -45,6 +55,30 @@ static void describe_kernels(char text[TEXT_BYTES], const char *used) {
                                                   : "");
 }
 
+/* GPUs of the ranks, in their order; what that makes of the host is said once. */
+static void describe_sharing(info_t *info, int32_t ranks) {
+  uint64_t *names = calloc((size_t)ranks, sizeof *names);
+  info->sharing[0] = '\0';
+  for (int32_t rank = 0; names && rank < ranks; ++rank)
+    names[rank] = info->ranks[rank].gpu_name;
+  if (names)
+    skv__place_sharing(names, ranks, info->sharing, sizeof info->sharing);
+  free(names);
+}
+
+/* This rank's GPU, if the session is for GPUs, and its cores. */
+static void tell(told_t *mine, const skv__session_t *session, const skv__gpu_map_t *map) {
+  int32_t gpu = session->context->kernel->backend == SKV_BACKEND_CUDA
+                    ? skv__place_gpu(session->local_rank, session->local_ranks, map->count)
+                    : SKV__NO_GPU;
+  mine->gpu_name = skv__gpu_name(map, gpu);
+  if (gpu == SKV__NO_GPU)
+    snprintf(mine->text, sizeof mine->text, "%s", session->binding.text);
+  else
+    snprintf(mine->text, sizeof mine->text, "GPU %d (PCI %s), %s", (int)gpu, map->each[gpu].bus_id,
+             session->binding.text);
+}
+
 static void collect(info_t *info, const skv__session_t *session) {
   skv_problem_t problem;
   skv_problem_init(&problem, sizeof problem, 32, 8, 128);
@@ -55,6 +89,7 @@ static void collect(info_t *info, const skv__session_t *session) {
   skv__adapters(&info->adapters);
   describe_mpi(info->mpi);
   describe_kernels(info->kernels, skv_context_kernel(session->context));
+  describe_sharing(info, session->ranks);
 }
 
 static const char *compiler(void) {
@@ -65,7 +100,20 @@ static const char *compiler(void) {
 #endif
 }
 
-static void print_text(const info_t *info, const skv__session_t *session, const char *bindings) {
+static void print_gpus(const info_t *info) {
+  for (int32_t i = 0; i < info->adapters.count; ++i) {
+    const skv__adapter_t *adapter = &info->adapters.each[i];
+    char place[TEXT_BYTES] = "not on the map";
+    if (i < info->map.count)
+      skv__gpu_place_text(&info->map.each[i], place, sizeof place);
+    printf("GPU %-6d %s: compute capability %d.%d, %d multiprocessors, %s%s; %s\n", (int)i,
+           adapter->name, (int)adapter->major, (int)adapter->minor, (int)adapter->multiprocessors,
+           skv__bytes_text((double)adapter->memory_bytes).text,
+           adapter->major < 8 ? ", too old" : "", place);
+  }
+}
+
+static void print_text(const info_t *info, const skv__session_t *session) {
   printf("splitkv    %s\n", skv_version());
   printf("compiler   %s\n", compiler());
   printf("MPI        %s%s\n", info->mpi, session->mpi ? "" : " (not started: no launcher)");
@@ -76,26 +124,15 @@ static void print_text(const info_t *info, const skv__session_t *session, const 
   printf("CPU        %s: %d package%s, %d NUMA node%s, %d cores, %d CPUs\n", info->host.model,
          (int)info->host.packages, info->host.packages == 1 ? "" : "s", (int)info->host.numa_nodes,
          info->host.numa_nodes == 1 ? "" : "s", (int)info->host.cores, (int)info->host.cpus);
-  for (int32_t i = 0; i < info->adapters.count; ++i) {
-    const skv__adapter_t *adapter = &info->adapters.each[i];
-    printf("GPU %-6d %s: compute capability %d.%d, %d multiprocessors, %s%s\n", (int)i,
-           adapter->name, (int)adapter->major, (int)adapter->minor, (int)adapter->multiprocessors,
-           skv__bytes_text((double)adapter->memory_bytes).text,
-           adapter->major < 8 ? ", too old" : "");
-  }
+  print_gpus(info);
   for (int32_t rank = 0; rank < session->ranks; ++rank)
-    printf("rank %-5d %s\n", (int)rank, bindings + rank * BINDING_BYTES);
+    printf("rank %-5d %s\n", (int)rank, info->ranks[rank].text);
+  if (info->sharing[0])
+    printf("note       %s\n", info->sharing);
 }
 
-static int print_json(const info_t *info, const skv__session_t *session, const char *bindings) {
-  cJSON *object = cJSON_CreateObject();
-  cJSON_AddStringToObject(object, "version", skv_version());
-  cJSON_AddStringToObject(object, "compiler", compiler());
-  cJSON_AddStringToObject(object, "mpi", info->mpi);
-  cJSON_AddBoolToObject(object, "mpi_started", session->mpi);
-  cJSON_AddBoolToObject(object, "cuda", strcmp(info->adapters.cuda, "no") != 0);
-  cJSON_AddStringToObject(object, "cuda_version", info->adapters.cuda);
-  cJSON *gpus = cJSON_AddArrayToObject(object, "gpus");
+static cJSON *gpus_of(const info_t *info) {
+  cJSON *gpus = cJSON_CreateArray();
   for (int32_t i = 0; i < info->adapters.count; ++i) {
     const skv__adapter_t *adapter = &info->adapters.each[i];
     cJSON *entry = cJSON_CreateObject();
@@ -104,8 +141,30 @@ static int print_json(const info_t *info, const skv__session_t *session, const c
     cJSON_AddNumberToObject(entry, "minor", adapter->minor);
     cJSON_AddNumberToObject(entry, "multiprocessors", adapter->multiprocessors);
     cJSON_AddNumberToObject(entry, "memory_bytes", (double)adapter->memory_bytes);
+    if (i < info->map.count) {
+      const skv__gpu_place_t *place = &info->map.each[i];
+      cJSON_AddStringToObject(entry, "pci", place->bus_id);
+      cJSON_AddNumberToObject(entry, "numa_node", place->numa);
+      cJSON_AddStringToObject(entry, "cpus", place->cpus);
+      cJSON *nvlink = cJSON_AddArrayToObject(entry, "nvlink");
+      for (int32_t peer = 0; peer < info->map.count; ++peer)
+        if (place->nvlink >> peer & 1)
+          cJSON_AddItemToArray(nvlink, cJSON_CreateNumber(peer));
+    }
     cJSON_AddItemToArray(gpus, entry);
   }
+  return gpus;
+}
+
+static int print_json(const info_t *info, const skv__session_t *session) {
+  cJSON *object = cJSON_CreateObject();
+  cJSON_AddStringToObject(object, "version", skv_version());
+  cJSON_AddStringToObject(object, "compiler", compiler());
+  cJSON_AddStringToObject(object, "mpi", info->mpi);
+  cJSON_AddBoolToObject(object, "mpi_started", session->mpi);
+  cJSON_AddBoolToObject(object, "cuda", strcmp(info->adapters.cuda, "no") != 0);
+  cJSON_AddStringToObject(object, "cuda_version", info->adapters.cuda);
+  cJSON_AddItemToObject(object, "gpus", gpus_of(info));
   cJSON_AddBoolToObject(object, "nccl", 0);
   cJSON_AddStringToObject(object, "kernels", info->kernels);
   cJSON_AddStringToObject(object, "kernel", skv_context_kernel(session->context));
@@ -117,43 +176,46 @@ static int print_json(const info_t *info, const skv__session_t *session, const c
   cJSON_AddNumberToObject(object, "cpus", info->host.cpus);
   cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
   for (int32_t rank = 0; rank < session->ranks; ++rank)
-    cJSON_AddItemToArray(ranks, cJSON_CreateString(bindings + rank * BINDING_BYTES));
+    cJSON_AddItemToArray(ranks, cJSON_CreateString(info->ranks[rank].text));
+  cJSON_AddStringToObject(object, "sharing", info->sharing);
   return skv__print_json(object);
 }
 
 static int show(skv__session_t *session, bool json) {
-  char mine[BINDING_BYTES] = "";
-  snprintf(mine, sizeof mine, "%s", session->binding.text);
-  char *bindings = calloc((size_t)session->ranks, BINDING_BYTES);
+  info_t info = {0};
+  told_t mine = {0}, *all = calloc((size_t)session->ranks, sizeof *all);
   skv__error_t error = {0};
   int code = SKV__EXIT_OK;
-  if (!bindings)
+  if (!all)
     skv__fail(&error, SKV_MEMORY, "no memory to collect the bindings");
+  skv__gpu_map(&info.map);
+  tell(&mine, session, &info.map);
   if (skv__session_agree(session, NULL, 0, &error) != SKV_OK) {
     code = skv__session_complain(session, &error, false);
-  } else if (skv__comm_gather(session->context->comm, mine, sizeof mine, bindings, "bindings") !=
+  } else if (skv__comm_gather(session->context->comm, &mine, sizeof mine, all, "bindings") !=
              SKV_OK) {
     code = skv__session_complain(session, &session->context->error, false);
   } else if (skv__session_speaks(session)) {
-    info_t info;
+    info.ranks = all;
     collect(&info, session);
     if (json)
-      code = print_json(&info, session, bindings);
+      code = print_json(&info, session);
     else
-      print_text(&info, session, bindings);
+      print_text(&info, session);
   }
-  free(bindings);
+  free(all);
   return code;
 }
 
 int skv__cmd_info(int argc, const char **argv) {
   int64_t threads = 0;
-  int bind = 0, transport = 0;
+  int bind = 0, transport = 0, backend = 0;
   double timeout = 60.0;
   bool json = false;
   const skv__option_t table[] = {
       {"threads", SKV__SIZE, &threads, "N", "of each rank (its share of the cores)", 1},
       {"bind", SKV__CHOICE, &bind, "cores|none", "keep ranks and threads on their cores", 0},
+      {"backend", SKV__CHOICE, &backend, "auto|cpu|cuda", "whose ranks and order are shown", 0},
       {"transport", SKV__CHOICE, &transport, "auto|self|mpi|nccl",
        "what moves the bytes (nccl: not yet)", 0},
       {"timeout", SKV__NUMBER, &timeout, "S", "seconds that any wait may last (60)", 0},
@@ -165,6 +227,7 @@ int skv__cmd_info(int argc, const char **argv) {
   if (code >= 0)
     return code;
   skv__session_options_t options = {.transport = (skv__transport_choice_t)transport,
+                                    .backend = (skv_backend_t)backend,
                                     .threads = (int32_t)(threads < 4096 ? threads : 4096),
                                     .timeout_seconds = timeout,
                                     .bind = bind == 0};
