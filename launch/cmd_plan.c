@@ -95,7 +95,7 @@ static skv_status_t build_plan(forecast_t *forecast, skv__error_t *error) {
 static skv_status_t predict(forecast_t *forecast, skv__error_t *error) {
   const skv_problem_t *problem = &forecast->problem;
   skv_plan_options_t *options = &forecast->options;
-  skv__machine_t machine = skv__machine_typical();
+  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CPU);
   bool done = true;
   for (int i = 0; i < CHOICES && done; ++i)
     done = skv__cost_predict(&machine, problem, &forecast->shard, options->row_owner,
@@ -108,7 +108,7 @@ static skv_status_t predict(forecast_t *forecast, skv__error_t *error) {
                                   &options->direction, &options->reduce, &forecast->chosen);
   if (done && options->direction == SKV_PASS_Q)
     done = skv__schedule_traffic(&forecast->shard, options->reduce,
-                                 forecast->shard.ranks > SAMPLED_SLICES ? SAMPLED_SLICES : 0,
+                                 forecast->shard.ranks > SAMPLED_SLICES ? SAMPLED_SLICES : 0, 0,
                                  &forecast->traffic);
   return done ? SKV_OK : skv__fail(error, SKV_MEMORY, "no memory to simulate the reductions");
 }
@@ -194,11 +194,11 @@ static void print_text(const forecast_t *forecast) {
          skv__bytes_text((double)forecast->info.workspace_bytes).text,
          skv__bytes_text((double)forecast->info.pending_bytes).text);
   print_ranks(forecast);
-  skv__machine_t machine = skv__machine_typical();
+  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CPU);
   printf("\npredicted for ranks of %s, links of %s and %s a message\n",
          skv__rate_text(machine.flop_per_second, "FLOP").text,
          skv__rate_text(machine.bytes_per_second, "B").text,
-         skv__seconds_text(machine.alpha_seconds).text);
+         skv__seconds_text(machine.round_seconds).text);
   printf("path                    compute     transfer        merge          sum\n");
   for (int i = 0; i < CHOICES; ++i) {
     const skv__cost_t *cost = &forecast->costs[i];

@@ -4,6 +4,10 @@
 
 /* Slices that stand for all of them: plans for thousands of ranks stay instant. */
 #define SAMPLED_SLICES 8
+/* Up to so many rows that share a KV head, a GPU takes its kernel for decode. */
+#define DECODE_ROWS 64
+#define PASS_BYTES (32.0 * 1048576)
+#define MOST_PARTS 64.0
 
 static int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -15,14 +19,6 @@ static int64_t greatest(int64_t a, int64_t b) {
 
 static double larger(double a, double b) {
   return a > b ? a : b;
-}
-
-skv__machine_t skv__machine_typical(void) {
-  return (skv__machine_t){.alpha_seconds = 2e-6,
-                          .bytes_per_second = 5e9,
-                          .flop_per_second = 5e10,
-                          .merge_bytes_per_second = 8e9,
-                          .read_bytes_per_second = 1e10};
 }
 
 static double state_bytes(const skv_problem_t *problem) {
@@ -92,7 +88,7 @@ static int64_t largest_shard_tokens(const skv_problem_t *problem, const skv__sha
   return least(blocks * problem->block_tokens, problem->kv_capacity_tokens);
 }
 
-static double compute_seconds(const skv__machine_t *machine, const skv_problem_t *problem,
+static double compute_seconds(const skv_machine_t *machine, const skv_problem_t *problem,
                               const skv__shard_t *shard, skv_row_owner_t row_owner,
                               skv_direction_t direction) {
   double most = 0;
@@ -106,11 +102,30 @@ static double compute_seconds(const skv__machine_t *machine, const skv_problem_t
                 tokens * token_bytes(problem) / machine->read_bytes_per_second);
 }
 
+static double all_rows(const skv_problem_t *problem) {
+  return (double)problem->batch * (double)problem->q_tokens * (double)problem->q_heads;
+}
+
+/* Evaluations that a rank makes one after the other, each followed by what it gives to send. */
+static double parts_of(const skv_problem_t *problem, skv_direction_t direction) {
+  double parts = direction == SKV_PASS_KV ? (double)problem->kv_heads
+                                          : all_rows(problem) * state_bytes(problem) / PASS_BYTES;
+  return parts < 1 ? 1 : parts < MOST_PARTS ? parts : MOST_PARTS;
+}
+
+static double besides_seconds(const skv_machine_t *machine, const skv_problem_t *problem) {
+  int64_t rows = problem->q_tokens * (problem->q_heads / problem->kv_heads);
+  return rows <= DECODE_ROWS ? machine->decode_seconds : machine->prefill_seconds;
+}
+
+static double mixed(double near, double far, double far_share) {
+  return near * (1 - far_share) + far * far_share;
+}
+
 /* Transfer and merge of pass-Q. */
-static void cost_states(const skv__machine_t *machine, const skv_problem_t *problem, int32_t ranks,
+static void cost_states(const skv_machine_t *machine, const skv_problem_t *problem, int32_t ranks,
                         int32_t rounds, const skv__traffic_t *traffic, skv__cost_t *cost) {
-  double slice_rows =
-      (double)problem->batch * (double)problem->q_tokens * (double)problem->q_heads / (double)ranks;
+  double slice_rows = all_rows(problem) / (double)ranks, far = traffic->far_share;
   double received = (double)traffic->max_rank_received, one = (double)traffic->max_slice_received;
   double busiest = larger(received, (double)traffic->max_rank_node_states);
   if (slice_rows == 0)
@@ -121,32 +136,52 @@ static void cost_states(const skv__machine_t *machine, const skv_problem_t *prob
     moved_rows = larger(moved_rows, one);
     merged_rows = larger(merged_rows, one);
   }
-  cost->transfer_seconds = machine->alpha_seconds * (rounds + messages) +
-                           moved_rows * state_bytes(problem) / machine->bytes_per_second;
+  cost->transfer_seconds =
+      (far > 0 ? machine->far_round_seconds : machine->round_seconds) * rounds +
+      mixed(machine->message_seconds, machine->far_message_seconds, far) * messages +
+      moved_rows * state_bytes(problem) *
+          mixed(1 / machine->bytes_per_second, 1 / machine->far_bytes_per_second, far);
   cost->merge_seconds = 3 * merged_rows * state_bytes(problem) / machine->merge_bytes_per_second;
 }
 
-bool skv__cost_predict(const skv__machine_t *machine, const skv_problem_t *problem,
+/* Transfer of pass-KV. */
+static double keys_seconds(const skv_machine_t *machine, const skv_problem_t *problem,
+                           const skv__shard_t *shard, skv_reduce_t reduce) {
+  int64_t steps = shard->ranks - 1, far_steps = 0;
+  double bytes = (double)largest_shard_tokens(problem, shard) * token_bytes(problem);
+  if (machine->node_ranks > 0 && machine->node_ranks < shard->ranks)
+    far_steps = reduce == SKV_RING ? steps : shard->ranks - machine->node_ranks;
+  double near =
+      machine->round_seconds + machine->message_seconds + bytes / machine->bytes_per_second;
+  double far = machine->far_round_seconds + machine->far_message_seconds +
+               bytes / machine->far_bytes_per_second;
+  return (double)(steps - far_steps) * near + (double)far_steps * far;
+}
+
+bool skv__cost_predict(const skv_machine_t *machine, const skv_problem_t *problem,
                        const skv__shard_t *shard, skv_row_owner_t row_owner,
                        skv_direction_t direction, skv_reduce_t reduce, skv__cost_t *cost) {
+  double parts = parts_of(problem, direction);
   *cost = (skv__cost_t){0};
-  cost->compute_seconds = compute_seconds(machine, problem, shard, row_owner, direction);
+  cost->compute_seconds = compute_seconds(machine, problem, shard, row_owner, direction) +
+                          parts * besides_seconds(machine, problem);
   if (direction == SKV_PASS_Q) {
     skv__traffic_t traffic;
-    if (!skv__schedule_traffic(shard, reduce, SAMPLED_SLICES, &traffic))
+    if (!skv__schedule_traffic(shard, reduce, SAMPLED_SLICES, machine->node_ranks, &traffic))
       return false;
     cost_states(machine, problem, shard->ranks, skv__schedule_rounds(reduce, shard->ranks),
                 &traffic, cost);
   } else {
-    double shard_bytes = (double)largest_shard_tokens(problem, shard) * token_bytes(problem);
-    cost->transfer_seconds = (double)(shard->ranks - 1) *
-                             (2 * machine->alpha_seconds + shard_bytes / machine->bytes_per_second);
+    cost->transfer_seconds = keys_seconds(machine, problem, shard, reduce);
   }
-  cost->seconds = cost->compute_seconds + cost->transfer_seconds + cost->merge_seconds;
+  double compute = cost->compute_seconds, rest = cost->transfer_seconds + cost->merge_seconds;
+  cost->seconds = compute + rest;
+  if (machine->overlaps)
+    cost->seconds = larger(compute, rest) + (compute < rest ? compute : rest) / parts;
   return true;
 }
 
-bool skv__cost_choose(const skv__machine_t *machine, const skv_problem_t *problem,
+bool skv__cost_choose(const skv_machine_t *machine, const skv_problem_t *problem,
                       const skv__shard_t *shard, skv_row_owner_t row_owner,
                       skv_direction_t *direction, skv_reduce_t *reduce, skv__cost_t *cost) {
   static const struct {

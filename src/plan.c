@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cost.h"
 #include "plan_parts.h"
 
 static skv_status_t check_options(const skv_plan_options_t *o, skv__error_t *error) {
@@ -26,7 +27,7 @@ static skv_status_t check_options(const skv_plan_options_t *o, skv__error_t *err
   if (o->workspace_bytes < 0)
     return skv__fail(error, SKV_INVALID, "plan options: workspace_bytes is %lld",
                      (long long)o->workspace_bytes);
-  return SKV_OK;
+  return o->machine ? skv__machine_check(o->machine, error) : SKV_OK;
 }
 
 static uint64_t bits_of(float value) {
@@ -67,6 +68,7 @@ static skv_status_t agree(skv_plan_t *plan, skv_status_t status, const char *tex
       {"partial", (uint64_t)o->partial},
       {"workspace_bytes", (uint64_t)o->workspace_bytes},
       {"observer", o->observer != NULL},
+      {"machine", o->machine ? skv__machine_digest(o->machine) : 0},
   };
   return skv__comm_agree(plan->context->comm, facts, sizeof facts / sizeof *facts, status, text);
 }
@@ -133,6 +135,7 @@ skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
   status = agree(made, status, mine.text);
   if (status == SKV_OK)
     status = build(made);
+  made->options.machine = NULL; /* the caller's again */
   if (status != SKV_OK)
     skv_plan_destroy(made);
   else

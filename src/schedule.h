@@ -44,10 +44,11 @@ typedef struct skv__traffic {
   int64_t max_slice_received;   /* most that one rank receives of one slice */
   int64_t max_pending;          /* most states that a rank holds of one slice at once */
   double per_row;               /* node_states / (ranks * (ranks - 1)): free order = 1 */
+  double far_share;             /* of node_states: that cross from one node of ranks to another */
 } skv__traffic_t;
 /* False when memory runs out. `slices` > 0 samples that many slices evenly instead of all (for
- * thousands of ranks). */
+ * thousands of ranks). Every `node_ranks` ranks are on one node; 0: all are. */
 bool skv__schedule_traffic(const skv__shard_t *shard, skv_reduce_t reduce, int32_t slices,
-                           skv__traffic_t *traffic);
+                           int32_t node_ranks, skv__traffic_t *traffic);
 
 #endif

@@ -184,6 +184,22 @@ typedef struct skv_node_event {
 } skv_node_event_t;
 typedef void (*skv_node_observer_t)(void *user, const skv_node_event_t *event);
 
+/* What the hardware of one rank reaches, for predictions, and for the choice of direction and
+ * reduction where they are auto. `splitkv tune` measures it. All rates are above 0. */
+typedef struct skv_machine {
+  size_t struct_bytes;                           /* sizeof(skv_machine_t) */
+  double flop_per_second, read_bytes_per_second; /* of attention; the latter of K and V */
+  double merge_bytes_per_second;                 /* read and written by merges */
+  double prefill_seconds,
+      decode_seconds;                    /* that an evaluation takes besides, however small;
+                                            decode:        of at most 64 rows that share a KV head */
+  double round_seconds, message_seconds; /* of a round of messages, and of each in it */
+  double bytes_per_second;               /* in each direction */
+  double far_round_seconds, far_message_seconds, far_bytes_per_second; /* between nodes */
+  int32_t node_ranks; /* ranks of a node, numbered one after the other; 0: all are on one node */
+  int32_t overlaps;   /* 1: messages and merges move beside evaluations */
+} skv_machine_t;
+
 /* None of these changes a bit of the result. Zero-initialised is the default of each. */
 typedef struct skv_plan_options {
   size_t struct_bytes; /* sizeof(skv_plan_options_t) */
@@ -198,6 +214,8 @@ typedef struct skv_plan_options {
   skv_node_observer_t
       observer; /* or NULL; called on the executing thread for each node, from blocks up */
   void *observer_user;
+  const skv_machine_t *machine; /* or NULL: typical figures; the same on every rank; borrowed for
+                                   the call */
 } skv_plan_options_t;
 
 typedef struct skv_plan skv_plan_t;

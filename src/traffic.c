@@ -7,6 +7,8 @@
 /* One slice being played. Every rank's set starts as its frontier and grows when it must. */
 typedef struct board {
   const skv__shard_t *shard;
+  int32_t node_ranks; /* 0: all */
+  int64_t far;        /* node-states that crossed nodes */
   skv__hop_t *hops;
   int64_t *frontier_begin; /* [ranks + 1] into frontier */
   skv__held_t *frontier;   /* of all ranks, one after the other */
@@ -39,10 +41,10 @@ static void fill_frontiers(board_t *board, skv__node_t *nodes) {
   }
 }
 
-static bool board_create(board_t *board, const skv__shard_t *shard) {
+static bool board_create(board_t *board, const skv__shard_t *shard, int32_t node_ranks) {
   size_t ranks = (size_t)shard->ranks;
   int64_t largest = 0;
-  *board = (board_t){.shard = shard};
+  *board = (board_t){.shard = shard, .node_ranks = node_ranks};
   board->hops = malloc((size_t)skv__schedule_hop_bound(shard->ranks) * sizeof *board->hops);
   board->frontier_begin = calloc(ranks + 1, sizeof *board->frontier_begin);
   board->sets = calloc(ranks, sizeof *board->sets);
@@ -109,6 +111,8 @@ static bool play_hop(board_t *board, const skv__hop_t *hop, skv__traffic_t *traf
   board->sent[hop->from] += from->count;
   board->slice_received[hop->to] += from->count;
   traffic->node_states += from->count;
+  if (board->node_ranks > 0 && hop->from / board->node_ranks != hop->to / board->node_ranks)
+    board->far += from->count;
   traffic->max_pending = together > traffic->max_pending ? together : traffic->max_pending;
   from->count = 0;
   return true;
@@ -147,6 +151,8 @@ static void total(const board_t *board, int32_t slices, skv__traffic_t *traffic)
   int32_t ranks = board->shard->ranks;
   if (ranks > 1)
     traffic->per_row = (double)traffic->node_states / ((double)slices * (ranks - 1));
+  if (traffic->node_states > 0)
+    traffic->far_share = (double)board->far / (double)traffic->node_states;
   traffic->node_states = scaled(traffic->node_states, ranks, slices);
   for (int32_t rank = 0; rank < ranks; ++rank) {
     int64_t sent = scaled(board->sent[rank], ranks, slices);
@@ -159,13 +165,13 @@ static void total(const board_t *board, int32_t slices, skv__traffic_t *traffic)
 }
 
 bool skv__schedule_traffic(const skv__shard_t *shard, skv_reduce_t reduce, int32_t slices,
-                           skv__traffic_t *traffic) {
+                           int32_t node_ranks, skv__traffic_t *traffic) {
   int32_t ranks = shard->ranks;
   if (slices <= 0 || slices > ranks)
     slices = ranks;
   *traffic = (skv__traffic_t){0};
   board_t board;
-  bool played = board_create(&board, shard);
+  bool played = board_create(&board, shard, node_ranks);
   for (int32_t slice = 0; played && slice < slices; ++slice)
     played = play_slice(&board, reduce, (int32_t)((int64_t)slice * ranks / slices), traffic);
   if (played)

@@ -23,8 +23,19 @@ static skv_problem_t problem_of(int64_t queries, int64_t keys, int causal, int64
 }
 
 /* Only the arithmetic of scores counts. */
-static skv__machine_t counting_machine(void) {
-  return (skv__machine_t){1e-6, 1e9, 2.0 * 32 * 256, 1e9, 1e30};
+static skv_machine_t machine_of(double message_seconds, double bytes_per_second,
+                                double flop_per_second, double merge_bytes_per_second) {
+  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CPU);
+  machine.round_seconds = machine.message_seconds = message_seconds;
+  machine.bytes_per_second = bytes_per_second;
+  machine.flop_per_second = flop_per_second;
+  machine.merge_bytes_per_second = merge_bytes_per_second;
+  machine.read_bytes_per_second = 1e30;
+  return machine;
+}
+
+static skv_machine_t counting_machine(void) {
+  return machine_of(1e-6, 1e9, 2.0 * 32 * 256, 1e9);
 }
 
 static double counted_pairs(const skv_problem_t *problem) {
@@ -44,7 +55,7 @@ static double counted_pairs(const skv_problem_t *problem) {
 Test(cost, work_is_the_visible_pairs) {
   const int64_t tokens[][2] = {{0, 100}, {1, 0}, {5, 2}, {2, 5}, {100, 100}, {37, 300}, {300, 37}};
   const int64_t sides[] = {-1, 0, 1, 17, 1000};
-  skv__machine_t machine = counting_machine();
+  skv_machine_t machine = counting_machine();
   for (int index = 0; index < 7; ++index)
     for (int left = 0; left < 5; ++left)
       for (int right = 0; right < 5; ++right)
@@ -64,7 +75,7 @@ Test(cost, work_is_the_visible_pairs) {
 
 /* Four aligned ranks, full mask: work divides by 4; zigzag divides causal work evenly too. */
 Test(cost, work_is_shared) {
-  skv__machine_t machine = counting_machine();
+  skv_machine_t machine = counting_machine();
   skv_problem_t full = problem_of(4096, 4096, 0, -1, -1),
                 causal = problem_of(4096, 4096, 1, -1, -1);
   skv__shard_t contiguous = {64, 4, {SKV_CONTIGUOUS, 0}}, zigzag = {64, 4, {SKV_ZIGZAG, 0}};
@@ -81,7 +92,7 @@ Test(cost, work_is_shared) {
 }
 
 Test(cost, transfers_by_hand) {
-  skv__machine_t machine = {1, 520, 1e30, 1e30, 1e30};    /* a second a message, a state, a merge */
+  skv_machine_t machine = machine_of(1, 520, 1e30, 1e30); /* a second a message, a state, a merge */
   skv_problem_t problem = problem_of(1, 4096, 1, -1, -1); /* 32 rows: 8 a slice on 4 ranks */
   skv__shard_t shard = {64, 4, {SKV_CONTIGUOUS, 0}};
   skv__cost_t cost;
@@ -95,6 +106,64 @@ Test(cost, transfers_by_hand) {
   cr_assert_float_eq(cost.transfer_seconds, 3 * (2 + 1024 * 8 * 256 * 2 / 520.0), 1e-6);
 }
 
+/* Far links ten times as slow. Two nodes of two ranks: scatter sends 2 of 3 messages to the other
+ * node; every ring step waits for the hop between nodes, a gather takes 2 of 3 shards from there.
+ */
+Test(cost, nodes_by_hand) {
+  skv_machine_t machine = machine_of(1, 520, 1e30, 1e30);
+  machine.far_round_seconds = machine.far_message_seconds = 10;
+  machine.far_bytes_per_second = 52;
+  machine.node_ranks = 2;
+  skv_problem_t problem = problem_of(1, 4096, 1, -1, -1);
+  skv__shard_t shard = {64, 4, {SKV_CONTIGUOUS, 0}};
+  skv__cost_t cost;
+  double shard_seconds = 1024 * 8 * 256 * 2 / 520.0;
+  skv__cost_predict(&machine, &problem, &shard, SKV_ROWS_ROUND_ROBIN, SKV_PASS_Q, SKV_SCATTER,
+                    &cost);
+  cr_assert_float_eq(cost.transfer_seconds, 10 + (1 + 20) + 8 * (1 + 20), 1e-9);
+  skv__cost_predict(&machine, &problem, &shard, SKV_ROWS_ROUND_ROBIN, SKV_PASS_KV, SKV_RING, &cost);
+  cr_assert_float_eq(cost.transfer_seconds, 3 * 10 * (2 + shard_seconds), 1e-6);
+  skv__cost_predict(&machine, &problem, &shard, SKV_ROWS_ROUND_ROBIN, SKV_PASS_KV, SKV_GATHER,
+                    &cost);
+  cr_assert_float_eq(cost.transfer_seconds, (1 + 20) * (2 + shard_seconds), 1e-6);
+}
+
+/* 8 KV heads travel one after the other: all but the first beside the work on the one before. */
+Test(cost, overlap_hides_all_but_one_part) {
+  skv_machine_t machine = machine_of(0, 1e9, 1e12, 1e30);
+  skv_problem_t problem = problem_of(4096, 4096, 0, -1, -1);
+  skv__shard_t shard = {64, 4, {SKV_CONTIGUOUS, 0}};
+  skv__cost_t sum, beside;
+  machine.prefill_seconds = 1e-3;
+  skv__cost_predict(&machine, &problem, &shard, SKV_ROWS_BY_POSITION, SKV_PASS_KV, SKV_RING, &sum);
+  machine.overlaps = 1;
+  skv__cost_predict(&machine, &problem, &shard, SKV_ROWS_BY_POSITION, SKV_PASS_KV, SKV_RING,
+                    &beside);
+  cr_assert_float_eq(sum.seconds, sum.compute_seconds + sum.transfer_seconds, 1e-12);
+  cr_assert_float_eq(sum.compute_seconds, 4096.0 * 1024 * 32 * 512 / 1e12 + 8e-3, 1e-9);
+  cr_assert(sum.compute_seconds > sum.transfer_seconds);
+  cr_assert_float_eq(beside.seconds, sum.compute_seconds + sum.transfer_seconds / 8, 1e-12);
+}
+
+Test(cost, figures_are_checked) {
+  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CUDA);
+  skv__error_t error = {0};
+  cr_assert(skv__machine_check(&machine, &error) == SKV_OK);
+  machine.bytes_per_second = 0;
+  cr_assert(skv__machine_check(&machine, &error) == SKV_INVALID);
+  cr_assert_str_eq(error.text, "machine: bytes_per_second is 0: give a number above 0");
+  machine = skv__machine_typical(SKV_BACKEND_CPU);
+  uint64_t digest = skv__machine_digest(&machine);
+  machine.round_seconds = NAN;
+  cr_assert(skv__machine_check(&machine, &error) == SKV_INVALID);
+  cr_assert(skv__machine_digest(&machine) != digest);
+  machine = skv__machine_typical(SKV_BACKEND_CPU);
+  machine.overlaps = 2;
+  cr_assert(skv__machine_check(&machine, &error) == SKV_INVALID);
+  machine.struct_bytes = 8;
+  cr_assert(skv__machine_check(&machine, &error) == SKV_INVALID);
+}
+
 typedef struct choice {
   skv_direction_t direction;
   skv_reduce_t reduce;
@@ -102,7 +171,7 @@ typedef struct choice {
 
 static choice_t choose(int64_t queries, int64_t keys, int causal, int32_t ranks,
                        skv__layout_t layout, skv_row_owner_t row_owner) {
-  skv__machine_t machine = skv__machine_typical();
+  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CPU);
   skv_problem_t problem = problem_of(queries, keys, causal, -1, -1);
   skv__shard_t shard = {(keys + 63) / 64, ranks, layout};
   choice_t choice = {SKV_DIRECTION_AUTO, SKV_REDUCE_AUTO};
@@ -132,7 +201,7 @@ Test(cost, auto_passes_kv_for_long_prefill_and_states_for_decode) {
 }
 
 Test(cost, what_is_given_stays) {
-  skv__machine_t machine = skv__machine_typical();
+  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CPU);
   skv_problem_t problem = problem_of(1, 65536, 1, -1, -1);
   skv__shard_t shard = {1024, 5, {SKV_CONTIGUOUS, 0}};
   skv__cost_t cost;

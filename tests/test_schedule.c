@@ -223,7 +223,7 @@ Test(schedule, pass_kv_steps) {
 static skv__traffic_t traffic_of(int64_t blocks, int32_t ranks, skv__layout_t layout,
                                  skv_reduce_t reduce) {
   skv__traffic_t traffic;
-  CHECK(skv__schedule_traffic(&(skv__shard_t){blocks, ranks, layout}, reduce, 0, &traffic));
+  CHECK(skv__schedule_traffic(&(skv__shard_t){blocks, ranks, layout}, reduce, 0, 0, &traffic));
   return traffic;
 }
 
@@ -254,6 +254,25 @@ Test(schedule, traffic_by_hand) {
   cr_assert_eq(traffic_of(0, 5, contiguous, SKV_TREE).node_states, 0);
 }
 
+/* Scatter on 8 ranks, 2 nodes of 4: of the 7 ranks that a rank sends to, 4 are on the other node.
+ * Butterfly halves with the nearest first: of 7 parts, 4 + 2 + 1, the last exchange, of 4 slices
+ * merged into one, crosses. */
+Test(schedule, traffic_between_nodes) {
+  const skv__shard_t shard = {64, 8, {SKV_CONTIGUOUS, 0}};
+  skv__traffic_t traffic;
+  const struct {
+    skv_reduce_t reduce;
+    int32_t node_ranks;
+    double share;
+  } cases[] = {{SKV_SCATTER, 4, 4.0 / 7}, {SKV_SCATTER, 1, 1},         {SKV_SCATTER, 8, 0},
+               {SKV_SCATTER, 0, 0},       {SKV_BUTTERFLY, 4, 1.0 / 7}, {SKV_BUTTERFLY, 2, 3.0 / 7}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    CHECK(skv__schedule_traffic(&shard, cases[i].reduce, 0, cases[i].node_ranks, &traffic));
+    cr_assert_float_eq(traffic.far_share, cases[i].share, 1e-12, "case %zu: %g", i,
+                       traffic.far_share);
+  }
+}
+
 /* Scatter is linear in the slices, so a sample of them must give the same total. */
 Test(schedule, sampled_traffic) {
   skv__shard_t shard = {8192 + 17, 1024, {SKV_CONTIGUOUS, 0}};
@@ -261,7 +280,7 @@ Test(schedule, sampled_traffic) {
   int64_t frontiers = 0;
   for (int32_t rank = 0; rank < shard.ranks; ++rank)
     frontiers += skv__shard_frontier(&shard, rank, NULL);
-  cr_assert(skv__schedule_traffic(&shard, SKV_SCATTER, 16, &sampled));
+  cr_assert(skv__schedule_traffic(&shard, SKV_SCATTER, 16, 0, &sampled));
   double expected = (double)frontiers * (shard.ranks - 1);
   cr_assert_float_eq((double)sampled.node_states / expected, 1, 0.01);
   cr_assert_leq(sampled.max_rank_received, frontiers, "an owner receives its own slice alone");
