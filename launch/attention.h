@@ -23,6 +23,12 @@ skv__step_t skv__step_at(const skv__job_options_t *job, const skv__job_extents_t
 typedef struct skv__row_range {
   int64_t sequence, q_begin, q_end, head_begin, head_end;
 } skv__row_range_t;
+/* Where they lie among the rows of a dense [sequence][query][head]: whole queries, or heads of one
+ * query. */
+typedef struct skv__row_span {
+  int64_t first, count;
+} skv__row_span_t;
+skv__row_span_t skv__row_span(const skv__row_range_t *range, int64_t q_tokens, int64_t q_heads);
 typedef skv_status_t (*skv__row_visitor_t)(void *user, const skv__row_range_t *range,
                                            skv__error_t *error);
 

@@ -6,6 +6,7 @@
 #include "context.h"
 #include "launch/attention.h"
 #include "launch/exit_codes.h"
+#include "launch/place.h"
 
 typedef struct measured {
   double wall, compute, communicate, wait;
@@ -71,6 +72,19 @@ static double flop_of(const skv__report_t *report) {
   return 2.0 * (double)(e->batch * e->q_heads) * pairs * (double)(e->head_dim + e->value_head_dim);
 }
 
+static void print_places(const skv__session_t *session) {
+  char gpus[1024];
+  skv__stations_text(session->stations, session->ranks, gpus, sizeof gpus);
+  printf("transport  %s%s%s%s\n", skv__transport_word(session->chosen.transport),
+         gpus[0] && session->chosen.transport == SKV__TRANSPORT_MPI && session->ranks > 1
+             ? ", through the host's memory"
+             : "",
+         session->chosen.why[0] ? ": " : "", session->chosen.why);
+  if (gpus[0])
+    printf("GPUs       %s\n", gpus);
+  printf("binding    rank 0: %s\n", session->binding.text);
+}
+
 static void print_work(const skv__report_t *report) {
   const skv__job_extents_t *e = &report->input->extents;
   const skv_problem_t *p = &report->plan->problem;
@@ -100,7 +114,7 @@ static void print_work(const skv__report_t *report) {
   printf("memory     workspace %s, sent %s a rank and execute at most\n",
          skv__bytes_text((double)report->times.workspace_bytes).text,
          skv__bytes_text((double)report->times.sent_bytes).text);
-  printf("binding    rank 0: %s\n", report->session->binding.text);
+  print_places(report->session);
 }
 
 static void print_text(const skv__report_t *report) {
@@ -127,6 +141,25 @@ static void add_pair(cJSON *object, const char *name, const double pair[2]) {
   cJSON *values = cJSON_AddObjectToObject(object, name);
   cJSON_AddNumberToObject(values, "max", pair[0]);
   cJSON_AddNumberToObject(values, "mean", pair[1]);
+}
+
+static void add_places(cJSON *object, const skv__session_t *session) {
+  cJSON_AddStringToObject(object, "transport", skv__transport_word(session->chosen.transport));
+  cJSON_AddStringToObject(object, "transport_reason", session->chosen.why);
+  cJSON_AddStringToObject(object, "binding", session->binding.text);
+  if (session->stations->number == SKV__NO_GPU)
+    return;
+  cJSON *gpus = cJSON_AddArrayToObject(object, "gpus");
+  for (int32_t rank = 0; rank < session->ranks; ++rank) {
+    const skv__station_t *station = &session->stations[rank];
+    cJSON *gpu = cJSON_CreateObject();
+    cJSON_AddNumberToObject(gpu, "rank", rank);
+    cJSON_AddStringToObject(gpu, "host", station->host);
+    cJSON_AddNumberToObject(gpu, "gpu", station->number);
+    cJSON_AddStringToObject(gpu, "bus_id", station->bus_id);
+    cJSON_AddStringToObject(gpu, "name", station->gpu);
+    cJSON_AddItemToArray(gpus, gpu);
+  }
 }
 
 static void add_work(cJSON *object, const skv__report_t *report) {
@@ -166,7 +199,7 @@ static void add_work(cJSON *object, const skv__report_t *report) {
   cJSON_AddStringToObject(object, "layout", skv__layout_word(report->plan->options.layout));
   cJSON_AddStringToObject(object, "direction", skv__direction_word(report->info.direction));
   cJSON_AddStringToObject(object, "reduce", skv__reduce_word(report->info.reduce));
-  cJSON_AddStringToObject(object, "binding", report->session->binding.text);
+  add_places(object, report->session);
 }
 
 static int print_json(const skv__report_t *report) {

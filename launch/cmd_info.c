@@ -127,6 +127,7 @@ static void print_text(const info_t *info, const skv__session_t *session) {
   print_gpus(info);
   for (int32_t rank = 0; rank < session->ranks; ++rank)
     printf("rank %-5d %s\n", (int)rank, info->ranks[rank].text);
+  printf("transport  %s\n", skv__transport_word(session->chosen.transport));
   if (info->sharing[0])
     printf("note       %s\n", info->sharing);
 }
@@ -177,6 +178,7 @@ static int print_json(const info_t *info, const skv__session_t *session) {
   cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
   for (int32_t rank = 0; rank < session->ranks; ++rank)
     cJSON_AddItemToArray(ranks, cJSON_CreateString(info->ranks[rank].text));
+  cJSON_AddStringToObject(object, "transport", skv__transport_word(session->chosen.transport));
   cJSON_AddStringToObject(object, "sharing", info->sharing);
   return skv__print_json(object);
 }
@@ -216,8 +218,7 @@ int skv__cmd_info(int argc, const char **argv) {
       {"threads", SKV__SIZE, &threads, "N", "of each rank (its share of the cores)", 1},
       {"bind", SKV__CHOICE, &bind, "cores|none", "keep ranks and threads on their cores", 0},
       {"backend", SKV__CHOICE, &backend, "auto|cpu|cuda", "whose ranks and order are shown", 0},
-      {"transport", SKV__CHOICE, &transport, "auto|self|mpi|nccl",
-       "what moves the bytes (nccl: not yet)", 0},
+      {"transport", SKV__CHOICE, &transport, "auto|self|mpi|nccl", "what moves the bytes", 0},
       {"timeout", SKV__NUMBER, &timeout, "S", "seconds that any wait may last (60)", 0},
       {"json", SKV__FLAG, &json, "", "one JSON object on stdout", 0}};
   skv__arguments_t arguments = {0};

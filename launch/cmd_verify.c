@@ -1,13 +1,12 @@
 /* cmd_verify.c: splitkv verify: a few problems on 1..P ranks, in every layout, by every path. One
  * rank's result is checked against fp64; all others must have its bits. Free order is the negative
  * control: if nothing differs there either, the comparison shows nothing. */
-#include <stdio.h>
 #include <string.h>
 
 #include "context.h"
 #include "launch/exit_codes.h"
-#include "launch/job_run.h"
 #include "launch/sub_session.h"
+#include "launch/verify.h"
 
 static const char *const LAYOUTS[] = {"contiguous", "zigzag", "blocks:1"};
 static const struct {
@@ -16,20 +15,7 @@ static const struct {
 } PATHS[] = {{SKV_PASS_Q, SKV_GATHER},    {SKV_PASS_Q, SKV_SCATTER}, {SKV_PASS_Q, SKV_TREE},
              {SKV_PASS_Q, SKV_BUTTERFLY}, {SKV_PASS_Q, SKV_RING},    {SKV_PASS_KV, SKV_RING},
              {SKV_PASS_KV, SKV_GATHER}};
-enum { LAYOUT_COUNT = 3, PATH_COUNT = 7, PROBLEM_COUNT = 4, FREE_LAYOUTS = 1, RANKS_MAX = 512 };
-
-typedef struct problem {
-  const char *name;
-  skv__job_options_t job;
-} problem_t;
-
-typedef struct outcome {
-  double error, bound;
-  int64_t checked_rows;
-  bool accurate;
-  uint64_t runs[RANKS_MAX], differing[RANKS_MAX]; /* by ranks - 1: runs whose bits differ */
-  uint64_t free_runs, free_differing;
-} outcome_t;
+enum { LAYOUT_COUNT = 3, PATH_COUNT = 7, FREE_LAYOUTS = 1 };
 
 typedef struct verify {
   skv__session_t *world;
@@ -39,8 +25,10 @@ typedef struct verify {
 } verify_t;
 
 /* Uneven lengths on purpose: the last block is short, and 3, 5, 6, 7 ranks get unequal shards. */
-static void define_problems(problem_t problems[PROBLEM_COUNT], int64_t seed, int64_t leaf) {
-  for (int i = 0; i < PROBLEM_COUNT; ++i) {
+static void define_problems(skv__verified_t problems[SKV__VERIFY_PROBLEMS], int64_t seed,
+                            int64_t leaf) {
+  memset(problems, 0, SKV__VERIFY_PROBLEMS * sizeof *problems);
+  for (int i = 0; i < SKV__VERIFY_PROBLEMS; ++i) {
     problems[i].job = skv__job_defaults(i == 2);
     problems[i].job.seed = seed + i;
     problems[i].job.leaf = leaf;
@@ -115,10 +103,11 @@ static skv_status_t run_on(verify_t *verify, skv__session_t *sub, const skv__job
   return SKV_OK;
 }
 
-static skv_status_t run_matrix(verify_t *verify, skv__session_t *sub, problem_t *problem,
-                               const skv__job_run_t *reference, int32_t ranks, outcome_t *outcome,
-                               skv__error_t *error) {
+static skv_status_t run_matrix(verify_t *verify, skv__session_t *sub, skv__verified_t *problem,
+                               int32_t ranks, skv__error_t *error) {
   skv__job_options_t job = problem->job;
+  const skv__job_run_t *reference = &problem->reference;
+  skv__outcome_t *outcome = &problem->outcome;
   for (int layout = 0; layout < LAYOUT_COUNT; ++layout)
     for (int path = 0; path < PATH_COUNT; ++path) {
       job.layout = LAYOUTS[layout];
@@ -136,9 +125,10 @@ static skv_status_t run_matrix(verify_t *verify, skv__session_t *sub, problem_t 
 }
 
 /* One rank alone: the bits to compare with, and their error. */
-static skv_status_t make_reference(verify_t *verify, const problem_t *problem,
-                                   skv__job_run_t *reference, outcome_t *outcome,
+static skv_status_t make_reference(verify_t *verify, skv__verified_t *problem,
                                    skv__error_t *error) {
+  skv__job_run_t *reference = &problem->reference;
+  skv__outcome_t *outcome = &problem->outcome;
   skv__verdict_t verdict;
   SKV_TRY(skv__job_run(reference, &problem->job, &verify->alone, NULL, error));
   outcome->accurate = true;
@@ -153,127 +143,53 @@ static skv_status_t make_reference(verify_t *verify, const problem_t *problem,
   return SKV_OK;
 }
 
-static skv_status_t verify_problem(verify_t *verify, problem_t *problem, outcome_t *outcome,
-                                   skv__error_t *error) {
-  skv__job_run_t reference;
-  memset(outcome, 0, sizeof *outcome);
-  make_reference(verify, problem, &reference, outcome, error);
+/* All problems on the first `ranks` ranks: a session costs more than a small run. */
+static skv_status_t verify_ranks(verify_t *verify, skv__verified_t *problems, int32_t ranks,
+                                 skv__error_t *error) {
+  skv__session_t sub;
+  skv__sub_session_open(&sub, verify->world, ranks, error);
   skv_status_t status = skv__session_agree(verify->world, NULL, 0, error);
-  for (int32_t ranks = 1; status == SKV_OK && ranks <= verify->world->ranks; ++ranks) {
-    skv__session_t sub;
-    skv__sub_session_open(&sub, verify->world, ranks, error);
-    status = skv__session_agree(verify->world, NULL, 0, error);
-    if (status == SKV_OK)
-      status = run_matrix(verify, &sub, problem, &reference, ranks, outcome, error);
-    skv__sub_session_close(&sub);
-  }
-  skv__job_run_free(&reference);
+  for (int i = 0; status == SKV_OK && i < SKV__VERIFY_PROBLEMS; ++i)
+    status = run_matrix(verify, &sub, &problems[i], ranks, error);
+  skv__sub_session_close(&sub);
   return status;
 }
 
-static cJSON *judge_problem(const char *name, const outcome_t *outcome, int32_t ranks_most,
-                            bool *passed) {
-  cJSON *entry = cJSON_CreateObject();
-  cJSON_AddStringToObject(entry, "problem", name);
-  cJSON_AddNumberToObject(entry, "rows", (double)outcome->checked_rows);
-  cJSON_AddNumberToObject(entry, "error", outcome->error);
-  cJSON_AddNumberToObject(entry, "bound", outcome->bound);
-  cJSON_AddBoolToObject(entry, "accurate", outcome->accurate);
-  cJSON *by_ranks = cJSON_AddArrayToObject(entry, "ranks");
-  *passed = *passed && outcome->accurate;
-  for (int32_t ranks = 1; ranks <= ranks_most; ++ranks) {
-    cJSON *cell = cJSON_CreateObject();
-    cJSON_AddNumberToObject(cell, "ranks", ranks);
-    cJSON_AddNumberToObject(cell, "runs", (double)outcome->runs[ranks - 1]);
-    cJSON_AddNumberToObject(cell, "differing", (double)outcome->differing[ranks - 1]);
-    cJSON_AddItemToArray(by_ranks, cell);
-    *passed = *passed && outcome->differing[ranks - 1] == 0;
+static skv_status_t verify_all(verify_t *verify, skv__verified_t *problems, skv__error_t *error) {
+  skv_status_t status = SKV_OK;
+  for (int i = 0; status == SKV_OK && i < SKV__VERIFY_PROBLEMS; ++i) {
+    make_reference(verify, &problems[i], error);
+    status = skv__session_agree(verify->world, NULL, 0, error);
   }
-  return entry;
-}
-
-/* All that was found, as the object of --json. */
-static cJSON *judge(const verify_t *verify, const problem_t *problems, const outcome_t *outcomes,
-                    bool *passed) {
-  uint64_t free_runs = 0, free_differing = 0;
-  cJSON *json = cJSON_CreateObject();
-  cJSON *list = cJSON_AddArrayToObject(json, "problems");
-  *passed = true;
-  for (int i = 0; i < PROBLEM_COUNT; ++i) {
-    cJSON_AddItemToArray(
-        list, judge_problem(problems[i].name, &outcomes[i], verify->world->ranks, passed));
-    free_runs += outcomes[i].free_runs;
-    free_differing += outcomes[i].free_differing;
-  }
-  *passed = *passed && (free_runs == 0 || free_differing > 0);
-  cJSON *control = cJSON_AddObjectToObject(json, "free_order");
-  cJSON_AddNumberToObject(control, "runs", (double)free_runs);
-  cJSON_AddNumberToObject(control, "differing", (double)free_differing);
-  cJSON_AddBoolToObject(json, "passed", *passed);
-  return json;
-}
-
-static double number(const cJSON *object, const char *name) {
-  return cJSON_GetNumberValue(cJSON_GetObjectItem(object, name));
-}
-
-static void print_table(const cJSON *json) {
-  const cJSON *problem, *cell, *control = cJSON_GetObjectItem(json, "free_order");
-  cJSON_ArrayForEach(problem, cJSON_GetObjectItem(json, "problems")) {
-    printf("%s\n", cJSON_GetObjectItem(problem, "problem")->valuestring);
-    cJSON_ArrayForEach(cell, cJSON_GetObjectItem(problem, "ranks"))
-        printf("  %2.0f rank%s  %3.0f runs  %3.0f with other bits   %s\n", number(cell, "ranks"),
-               number(cell, "ranks") == 1 ? " " : "s", number(cell, "runs"),
-               number(cell, "differing"), number(cell, "differing") > 0 ? "FAIL" : "PASS");
-    printf("  fp64      %.0f rows, error %.3g (bound %.3g)   %s\n", number(problem, "rows"),
-           number(problem, "error"), number(problem, "bound"),
-           cJSON_IsTrue(cJSON_GetObjectItem(problem, "accurate")) ? "PASS" : "FAIL");
-  }
-  if (number(control, "runs") > 0)
-    printf("free order (must differ)  %.0f of %.0f runs have other bits   %s\n",
-           number(control, "differing"), number(control, "runs"),
-           number(control, "differing") > 0 ? "PASS" : "FAIL");
-  else
-    printf("free order: not judged on one rank; use mpirun -np 2 or more\n");
-  printf("%s\n", cJSON_IsTrue(cJSON_GetObjectItem(json, "passed")) ? "PASS" : "FAIL");
-}
-
-static int report(const verify_t *verify, const problem_t *problems, const outcome_t *outcomes,
-                  bool json) {
-  bool passed;
-  cJSON *object = judge(verify, problems, outcomes, &passed);
-  int code = passed ? SKV__EXIT_OK : SKV__EXIT_DIFFERENT;
-  if (skv__session_speaks(verify->world) && json)
-    return skv__print_json(object) == SKV__EXIT_OK ? code : SKV__EXIT_MEMORY;
-  if (skv__session_speaks(verify->world))
-    print_table(object);
-  cJSON_Delete(object);
-  return code;
+  for (int32_t ranks = 1; status == SKV_OK && ranks <= verify->world->ranks; ++ranks)
+    status = verify_ranks(verify, problems, ranks, error);
+  for (int i = 0; i < SKV__VERIFY_PROBLEMS; ++i)
+    skv__job_run_free(&problems[i].reference);
+  return status;
 }
 
 static int run_and_report(skv__session_t *world, int64_t seed, bool json) {
-  outcome_t outcomes[PROBLEM_COUNT];
-  problem_t problems[PROBLEM_COUNT];
+  skv__verified_t problems[SKV__VERIFY_PROBLEMS];
   skv__error_t error = {0};
   verify_t verify = {.world = world};
   /* The smallest leaves that the kernels take. */
   bool on_gpu = world->context->kernel->backend == SKV_BACKEND_CUDA;
   define_problems(problems, seed, on_gpu ? 128 : 64);
-  verify.total = (int64_t)PROBLEM_COUNT * PATH_COUNT *
+  verify.total = (int64_t)SKV__VERIFY_PROBLEMS * PATH_COUNT *
                  (LAYOUT_COUNT * world->ranks + FREE_LAYOUTS * (world->ranks - 1));
-  if (world->ranks > RANKS_MAX)
-    skv__fail(&error, SKV_INVALID, "verify takes at most %d ranks", RANKS_MAX);
+  if (world->ranks > SKV__VERIFY_RANKS_MAX)
+    skv__fail(&error, SKV_INVALID, "verify takes at most %d ranks", SKV__VERIFY_RANKS_MAX);
   else
     skv__sub_session_alone(&verify.alone, world, &error);
   skv_status_t status = skv__session_agree(world, NULL, 0, &error);
   verify.progress = skv__progress_start(!skv__session_speaks(world));
-  for (int i = 0; i < PROBLEM_COUNT && status == SKV_OK; ++i)
-    status = verify_problem(&verify, &problems[i], &outcomes[i], &error);
+  if (status == SKV_OK)
+    status = verify_all(&verify, problems, &error);
   skv__progress_stop(verify.progress);
   skv__sub_session_close(&verify.alone);
   if (status != SKV_OK)
     return skv__session_complain(world, &error, false);
-  return report(&verify, problems, outcomes, json);
+  return skv__verify_report(problems, world, json);
 }
 
 int skv__cmd_verify(int argc, const char **argv) {

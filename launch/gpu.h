@@ -1,11 +1,8 @@
-/* gpu.h: the GPU's side of the command: what there is, and a job's tensors on it. A build without
- * CUDA has no kernel for which a mirror could be asked. */
+/* gpu.h: which GPUs there are, and which of them is this rank's. */
 #ifndef SKV_GPU_H
 #define SKV_GPU_H
 
-#include "launch/attention.h"
-
-/* ---- for info ---- */
+#include "launch/stations.h"
 
 enum { SKV__ADAPTERS_MAX = 64 };
 
@@ -23,25 +20,8 @@ typedef struct skv__adapters {
 
 void skv__adapters(skv__adapters_t *adapters);
 
-/* ---- for jobs ---- */
-
-/* Tensors and workspace in the memory of the current device; host pages of the same sizes hold what
- * files and checks see. */
-typedef struct skv__mirror {
-  skv__data_t data;
-  skv__pages_t workspace;
-  uint64_t *bits;
-} skv__mirror_t;
-
-/* Allocates, and uploads Q, K and V. Call free whatever comes back. */
-skv_status_t skv__mirror_open(skv__mirror_t *mirror, const skv__data_t *host,
-                              int64_t workspace_bytes, skv__error_t *error);
-void skv__mirror_free(skv__mirror_t *mirror);
-/* Wait for what was enqueued. */
-skv_status_t skv__mirror_wait(skv__error_t *error);
-/* Wait, then bring the step's rows of O and LSE to the host, and add the bits to *bits. */
-skv_status_t skv__mirror_fetch(const skv__mirror_t *mirror, const skv__data_t *host,
-                               const skv__job_extents_t *extents, const skv__step_t *step,
-                               uint64_t *bits, skv__error_t *error);
+/* Makes the rank's GPU the current device, and describes it; station->number is SKV__NO_GPU where
+ * there is none. */
+void skv__gpu_take(skv__station_t *station, int32_t local_rank, int32_t local_ranks);
 
 #endif

@@ -112,7 +112,7 @@ static int32_t add_run(skv__job_options_t *job, skv__option_t *table) {
       {"backend", SKV__CHOICE, &job->backend, "auto|cpu|cuda",
        "where it is computed; auto: the CPU", 0},
       {"transport", SKV__CHOICE, &job->transport, "auto|self|mpi|nccl",
-       "what moves the bytes (nccl: not yet)", 0},
+       "what moves the bytes; auto: nccl where every rank has a GPU of its own, else mpi", 0},
       {"timeout", SKV__NUMBER, &job->timeout, "S", "seconds that any wait may last (60)", 0},
   };
   return add(table, options, sizeof options);

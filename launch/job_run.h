@@ -3,7 +3,7 @@
 #define SKV_JOB_RUN_H
 
 #include "launch/attention.h"
-#include "launch/gpu.h"
+#include "launch/mirror.h"
 #include "launch/order_log.h"
 
 typedef struct skv__job_run {

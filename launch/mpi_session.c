@@ -2,16 +2,23 @@
 #include "launch/mpi_session.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "context.h"
 #include "launch/exit_codes.h"
+#include "launch/gpu.h"
 #include "launch/launcher.h"
 #include "launch/options.h"
+#include "launch/place.h"
 #include "launch/siblings.h"
 #ifdef SKV_HAVE_MPI
 #include "launch/watchdog.h"
 #include "skv_mpi.h"
+#endif
+#ifdef SKV_HAVE_NCCL
+#include "skv_nccl.h"
 #endif
 
 enum { ABORT_SECONDS = 3 };
@@ -44,10 +51,20 @@ static skv_status_t start_mpi(skv__session_t *session, skv__error_t *error) {
   return status;
 }
 
-static skv_status_t create_context(skv__session_t *session, const skv_context_options_t *options) {
-  if (session->mpi)
-    return skv_context_create_mpi(&session->context, MPI_COMM_WORLD, options);
-  return skv_context_create(&session->context, options);
+/* Everybody's station to everybody: before there is a context, so that all choose one kind. */
+static skv_status_t share_stations(skv__session_t *session, const skv__station_t *mine,
+                                   skv__error_t *error) {
+  if (!session->mpi) {
+    *session->stations = *mine;
+    return SKV_OK;
+  }
+  skv__watchdog_start("telling the others where this rank is", session->timeout_seconds,
+                      SKV__EXIT_PEER);
+  int failed = MPI_Allgather(mine, sizeof *mine, MPI_BYTE, session->stations, sizeof *mine,
+                             MPI_BYTE, MPI_COMM_WORLD);
+  skv__watchdog_stop();
+  return failed ? skv__fail(error, SKV_TRANSPORT, "MPI could not tell where the ranks are")
+                : SKV_OK;
 }
 
 static void end_mpi(const skv__session_t *session, bool by_force, int code) {
@@ -68,8 +85,11 @@ static skv_status_t start_mpi(skv__session_t *session, skv__error_t *error) {
                    "process");
 }
 
-static skv_status_t create_context(skv__session_t *session, const skv_context_options_t *options) {
-  return skv_context_create(&session->context, options);
+static skv_status_t share_stations(skv__session_t *session, const skv__station_t *mine,
+                                   skv__error_t *error) {
+  (void)error;
+  *session->stations = *mine;
+  return SKV_OK;
 }
 
 static void end_mpi(const skv__session_t *session, bool by_force, int code) {
@@ -80,9 +100,6 @@ static void end_mpi(const skv__session_t *session, bool by_force, int code) {
 static skv_status_t start_transport(skv__session_t *session, skv__transport_choice_t choice,
                                     skv__error_t *error) {
   skv__launcher_t launcher = skv__launcher();
-  if (choice == SKV__TRANSPORT_NCCL)
-    return skv__fail(error, SKV_UNSUPPORTED,
-                     "this build has no NCCL transport: use --transport mpi or self");
   if (choice == SKV__TRANSPORT_SELF && launcher.ranks > 1)
     return skv__fail(error, SKV_INVALID,
                      "--transport self is for one process, but the launcher started %d (%s)",
@@ -99,13 +116,75 @@ static skv_status_t start_transport(skv__session_t *session, skv__transport_choi
   return SKV_OK;
 }
 
+/* This rank's GPU, where it is to compute on one, and where all others are. */
+static skv_status_t find_stations(skv__session_t *session, const skv__session_options_t *options,
+                                  skv__error_t *error) {
+  skv__station_t mine;
+  memset(&mine, 0, sizeof mine); /* it travels as bytes */
+  gethostname(mine.host, sizeof mine.host - 1);
+  mine.number = SKV__NO_GPU;
+  mine.numa = SKV__NO_NUMA;
+  mine.wants_cuda = options->backend == SKV_BACKEND_CUDA;
+  mine.transport = (int32_t)options->transport;
+  session->stations = calloc((size_t)session->ranks, sizeof *session->stations);
+  if (!session->stations)
+    return skv__fail(error, SKV_MEMORY, "no memory for the places of %d ranks",
+                     (int)session->ranks);
+  if (mine.wants_cuda)
+    skv__gpu_take(&mine, session->local_rank, session->local_ranks);
+  SKV_TRY(share_stations(session, &mine, error));
+#ifdef SKV_HAVE_NCCL
+  const bool nccl = true;
+#else
+  const bool nccl = false;
+#endif
+  return skv__stations_transport(session->stations, session->ranks, session->mpi, nccl,
+                                 &session->chosen, error);
+}
+
+/* Threads near the GPUs, where every rank of this host has one. */
+static skv_status_t bind(skv__session_t *session, const skv__session_options_t *options,
+                         skv__error_t *error) {
+  const skv__station_t *mine = &session->stations[session->rank];
+  int32_t *numa = calloc((size_t)session->local_ranks, sizeof *numa), count = 0;
+  if (!numa)
+    return skv__fail(error, SKV_MEMORY, "no memory for the places of this host's ranks");
+  for (int32_t rank = 0; rank < session->ranks && count < session->local_ranks; ++rank)
+    if (skv__same_host(mine, &session->stations[rank]))
+      numa[count++] = session->stations[rank].numa;
+  bool known = mine->number != SKV__NO_GPU && count == session->local_ranks;
+  const skv__seat_t seat = {session->local_rank, session->local_ranks, known ? numa : NULL};
+  session->binding = skv__bind(&seat, options->threads, options->bind);
+  free(numa);
+  return SKV_OK;
+}
+
+#ifdef SKV_HAVE_MPI
+skv_status_t skv__session_join(skv__session_t *session, MPI_Comm communicator,
+                               const skv_context_options_t *options) {
+#ifdef SKV_HAVE_NCCL
+  if (session->chosen.transport == SKV__TRANSPORT_NCCL)
+    return skv_context_create_nccl(&session->context, communicator, options);
+#endif
+  return skv_context_create_mpi(&session->context, communicator, options);
+}
+#endif
+
+static skv_status_t create_context(skv__session_t *session, const skv_context_options_t *options) {
+#ifdef SKV_HAVE_MPI
+  if (session->mpi)
+    return skv__session_join(session, MPI_COMM_WORLD, options);
+#endif
+  return skv_context_create(&session->context, options);
+}
+
 skv_status_t skv__session_open(skv__session_t *session, const skv__session_options_t *options,
                                skv__error_t *error) {
   *session =
       (skv__session_t){.ranks = 1, .local_ranks = 1, .timeout_seconds = options->timeout_seconds};
   SKV_TRY(start_transport(session, options->transport, error));
-  const skv__seat_t seat = {.local_rank = session->local_rank, .local_ranks = session->local_ranks};
-  session->binding = skv__bind(&seat, options->threads, options->bind);
+  SKV_TRY(find_stations(session, options, error));
+  SKV_TRY(bind(session, options, error));
   skv_context_options_t context_options = {.struct_bytes = sizeof context_options,
                                            .threads = session->binding.threads,
                                            .timeout_seconds = options->timeout_seconds,
@@ -166,5 +245,7 @@ int skv__session_close(skv__session_t *session, int code) {
   if (session->mpi)
     end_mpi(session, by_force, code);
   session->mpi = false;
+  free(session->stations);
+  session->stations = NULL;
   return code;
 }

@@ -5,15 +5,11 @@
 
 #include "comm/comm.h"
 #include "launch/bind.h"
+#include "launch/stations.h"
 #include "skv.h"
-
-/* In the order of --transport's words. */
-typedef enum skv__transport_choice {
-  SKV__TRANSPORT_AUTO,
-  SKV__TRANSPORT_SELF,
-  SKV__TRANSPORT_MPI,
-  SKV__TRANSPORT_NCCL
-} skv__transport_choice_t;
+#ifdef SKV_HAVE_MPI
+#include <mpi.h>
+#endif
 
 typedef struct skv__session_options {
   skv__transport_choice_t transport;
@@ -29,6 +25,8 @@ typedef struct skv__session {
   int32_t local_rank, local_ranks; /* on this host */
   bool mpi;                        /* MPI is running */
   double timeout_seconds;
+  skv__station_t *stations; /* [ranks]; owned by the session that was opened, not by parts of it */
+  skv__transport_chosen_t chosen;
   skv__binding_t binding;
 } skv__session_t;
 
@@ -36,6 +34,12 @@ typedef struct skv__session {
  * whatever comes back. */
 skv_status_t skv__session_open(skv__session_t *session, const skv__session_options_t *options,
                                skv__error_t *error);
+
+#ifdef SKV_HAVE_MPI
+/* Collective over the communicator: a context of the session's transport on it. */
+skv_status_t skv__session_join(skv__session_t *session, MPI_Comm communicator,
+                               const skv_context_options_t *options);
+#endif
 
 /* Collective: every rank gets the status and text of the lowest rank that failed, or SKV_DISAGREE
  * when a fact differs. `error` holds this rank's failure on entry. */

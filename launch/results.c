@@ -46,14 +46,10 @@ static skv_status_t write_range(void *user, const skv__row_range_t *range, skv__
   const target_t *target = user;
   if (target->layout == SKV__HTD || target->layout == SKV__BHTD)
     return write_by_heads(target, range, error);
-  /* Whole queries, or heads of one query: a run of the file and of memory. */
-  int64_t first =
-      (range->sequence * target->q_tokens + range->q_begin) * target->q_heads + range->head_begin;
-  int64_t count =
-      (range->q_end - range->q_begin - 1) * target->q_heads + range->head_end - range->head_begin;
-  return skv__output_write(target->file, target->data_offset + first * target->element_bytes,
-                           target->source + first * target->element_bytes,
-                           count * target->element_bytes, error);
+  skv__row_span_t span = skv__row_span(range, target->q_tokens, target->q_heads);
+  return skv__output_write(target->file, target->data_offset + span.first * target->element_bytes,
+                           target->source + span.first * target->element_bytes,
+                           span.count * target->element_bytes, error);
 }
 
 skv_status_t skv__results_write(skv__results_t *results, const skv__data_t *data,

@@ -22,6 +22,12 @@ skv__step_t skv__step_at(const skv__job_options_t *job, const skv__job_extents_t
   return step;
 }
 
+skv__row_span_t skv__row_span(const skv__row_range_t *range, int64_t q_tokens, int64_t q_heads) {
+  return (skv__row_span_t){
+      (range->sequence * q_tokens + range->q_begin) * q_heads + range->head_begin,
+      (range->q_end - range->q_begin - 1) * q_heads + range->head_end - range->head_begin};
+}
+
 /* Round-robin runs: each row has an owner of its own. */
 static skv_status_t visit_dealt(const skv_plan_t *plan, const skv__run_t *run, int64_t q_offset,
                                 int32_t rank, skv__row_visitor_t visit, void *user,

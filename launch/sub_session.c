@@ -5,7 +5,6 @@
 #include "launch/exit_codes.h"
 #ifdef SKV_HAVE_MPI
 #include "launch/watchdog.h"
-#include "skv_mpi.h"
 #endif
 
 static skv_context_options_t options_of(const skv__session_t *world) {
@@ -29,6 +28,8 @@ skv_status_t skv__sub_session_alone(skv__session_t *sub, const skv__session_t *w
   *sub = (skv__session_t){.ranks = 1,
                           .local_ranks = world->local_ranks, /* they share the host's memory */
                           .timeout_seconds = world->timeout_seconds,
+                          .stations = world->stations + world->rank,
+                          .chosen = {SKV__TRANSPORT_SELF, ""},
                           .binding = world->binding};
   return take(sub, skv_context_create(&sub->context, &options), error);
 }
@@ -49,7 +50,7 @@ skv_status_t skv__sub_session_open(skv__session_t *sub, skv__session_t *world, i
                      &communicator) != MPI_SUCCESS)
     status = skv__fail(error, SKV_TRANSPORT, "MPI could not form a group of %d ranks", (int)ranks);
   if (communicator != MPI_COMM_NULL) {
-    status = take(sub, skv_context_create_mpi(&sub->context, communicator, &options), error);
+    status = take(sub, skv__session_join(sub, communicator, &options), error);
     MPI_Comm_free(&communicator);
   }
   skv__watchdog_stop();

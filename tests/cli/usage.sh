@@ -33,6 +33,6 @@ expect 3 "less than the 100 keys" "$splitkv" prefill --shape 8,2,64 --tokens 100
 expect 3 "ring or gather" "$splitkv" prefill --shape 8,2,64 --tokens 100 --direction pass-kv --reduce tree
 expect 6 "cannot hold" "$splitkv" prefill --shape 8,2,64 --tokens 1G --queries 1
 expect 6 "no memory for|larger than any" "$splitkv" prefill --shape 8,2,64 --tokens 1000G --queries 1
-expect 8 "NCCL" "$splitkv" prefill --shape 8,2,64 --tokens 100 --transport nccl
+expect 2 "backend cuda" "$splitkv" prefill --shape 8,2,64 --tokens 100 --transport nccl
 expect 8 "kernel|CUDA|cuda" "$splitkv" prefill --shape 8,2,64 --tokens 100 --backend cuda
 finish

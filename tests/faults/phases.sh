@@ -54,11 +54,11 @@ remember_healthy
 # The phases of every job, in order. Tags: 1 states, 2 keys and values, 32700 and 32701 agreements.
 phases=(
   "1 start -1" "1 MPI_Init_thread -1" "1 connect -1" "1 after:MPI_Init_thread -1"
-  "1 MPI_Comm_split_type -1" "1 MPI_Comm_idup -1" "1 MPI_Isend 32700"
+  "1 MPI_Comm_split_type -1" "1 MPI_Allgather -1" "1 MPI_Comm_idup -1" "1 MPI_Isend 32700"
   "1 mmap -1" "1 GOMP_parallel -1" "1 MPI_Isend 1" "1 pwrite -1"
   "9 MPI_Isend 32700" "1 MPI_Finalize -1"
 )
-stops=" start connect MPI_Comm_idup GOMP_parallel pwrite MPI_Finalize "
+stops=" start connect MPI_Allgather MPI_Comm_idup GOMP_parallel pwrite MPI_Finalize "
 for phase in "${phases[@]}"; do
   read -r nth call tag <<<"$phase"
   set -- "$nth" "$call" "$tag" prefill "${job[@]}" --direction pass-q --reduce tree

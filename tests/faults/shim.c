@@ -239,6 +239,10 @@ HOOK_MPI(MPI_Init_thread, (int *count, char ***words, int wanted, int *level),
          (count, words, wanted, level), NO_TAG)
 HOOK_MPI(MPI_Comm_split_type, (MPI_Comm from, int type, int key, MPI_Info info, MPI_Comm *to),
          (from, type, key, info, to), NO_TAG)
+HOOK_MPI(MPI_Allgather,
+         (const void *data, int count, MPI_Datatype type, void *all, int all_count,
+          MPI_Datatype all_type, MPI_Comm comm),
+         (data, count, type, all, all_count, all_type, comm), NO_TAG)
 HOOK_MPI(MPI_Comm_split, (MPI_Comm from, int color, int key, MPI_Comm *to), (from, color, key, to),
          NO_TAG)
 HOOK_MPI(MPI_Comm_idup, (MPI_Comm from, MPI_Comm *to, MPI_Request *request), (from, to, request),
