@@ -37,8 +37,7 @@ skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transp
   return SKV_OK;
 }
 
-void skv__comm_break(skv__comm_t *comm) {
-  comm->broken = true;
+static void let_go(skv__comm_t *comm) {
   while (comm->first) {
     skv__request_t *request = comm->first;
     if (request->flying_bytes)
@@ -50,11 +49,18 @@ void skv__comm_break(skv__comm_t *comm) {
   comm->unstarted = 0;
 }
 
+void skv__comm_break(skv__comm_t *comm) {
+  comm->broken = true;
+  let_go(comm);
+  if (comm->control != comm)
+    skv__comm_break(comm->control);
+}
+
 void skv__comm_destroy(skv__comm_t *comm) {
   if (!comm)
     return;
-  bool healthy = !comm->broken;
-  skv__comm_break(comm); /* requests that were never waited for */
+  bool healthy = !comm->broken && !comm->control->broken;
+  let_go(comm); /* requests that were never waited for */
   if (comm->transport->destroy)
     comm->transport->destroy(comm->impl, healthy);
   free(comm->requests);

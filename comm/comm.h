@@ -31,12 +31,16 @@ typedef struct skv__request {
   void *data;
   bool active;
   struct skv__request *previous, *next; /* among the comm's active requests */
-  uint64_t handle[4];                   /* the transport's */
+  uint64_t handle[6];                   /* the transport's */
 } skv__request_t;
+
+/* What a piece that does not move is waiting for: its peer; work that was given to this rank's own
+ * device before it; a copy on this rank's device. */
+typedef enum skv__stall { SKV__STALL_PEER, SKV__STALL_COMPUTE, SKV__STALL_COPY } skv__stall_t;
 
 /* What a transport provides. All calls return at once. */
 typedef struct skv__transport {
-  const char *name; /* "self", "mpi" */
+  const char *name; /* "self", "mpi", "staged" */
   /* Largest message that one start may carry; comm cuts longer ones into pieces. */
   size_t piece_bytes;
   skv_status_t (*start)(void *impl, skv__request_t *request, size_t offset, size_t bytes,
@@ -52,6 +56,8 @@ typedef struct skv__transport {
   /* Or NULL. Pieces started between begin and end move together. A transport that is ordered by a
    * stream has them done at end: whatever the stream does later comes after them. */
   skv_status_t (*group)(void *impl, bool begins, skv__error_t *error);
+  /* Or NULL: always its peer. */
+  skv__stall_t (*stall)(void *impl, const skv__request_t *request);
   void (*destroy)(void *impl, bool healthy);
 } skv__transport_t;
 
@@ -120,7 +126,7 @@ skv_status_t skv__wait_idle(skv__comm_t *comm, skv__wait_t *wait, const skv__req
                             const char *operation);
 /* Whoever computes for long calls this now and then: those who wait for this rank are told. */
 skv_status_t skv__comm_pulse(skv__comm_t *comm);
-/* Cancel all messages and refuse new ones. */
+/* Cancel all messages and refuse new ones; of a wire, also of the comm beside it. */
 void skv__comm_break(skv__comm_t *comm);
 
 /* Small collectives, built from messages. */

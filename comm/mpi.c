@@ -10,7 +10,7 @@ typedef struct mpi {
   MPI_Comm communicator;
 } mpi_t;
 
-static skv_status_t failed(int code, const char *call, skv__error_t *error) {
+skv_status_t skv__mpi_failed(int code, const char *call, skv__error_t *error) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length;
   MPI_Error_string(code, text, &length);
@@ -31,7 +31,8 @@ static skv_status_t start(void *impl, skv__request_t *request, size_t offset, si
                                mpi->communicator, handle(request))
                    : MPI_Irecv(data, (int)bytes, MPI_BYTE, request->peer, request->tag,
                                mpi->communicator, handle(request));
-  return code == MPI_SUCCESS ? SKV_OK : failed(code, sends ? "MPI_Isend" : "MPI_Irecv", error);
+  return code == MPI_SUCCESS ? SKV_OK
+                             : skv__mpi_failed(code, sends ? "MPI_Isend" : "MPI_Irecv", error);
 }
 
 static skv_status_t test(void *impl, skv__request_t *request, bool *done, skv__error_t *error) {
@@ -43,7 +44,7 @@ static skv_status_t test(void *impl, skv__request_t *request, bool *done, skv__e
   if (code != MPI_SUCCESS) {
     MPI_Error_class(code, &class);
     if (class != MPI_ERR_TRUNCATE)
-      return failed(
+      return skv__mpi_failed(
           code, request->way == SKV__SEND ? "MPI_Test of a send" : "MPI_Test of a receive", error);
   }
   *done = flag;
@@ -81,6 +82,10 @@ static const skv__transport_t mpi_transport = {.name = "mpi",
                                                .test = test,
                                                .cancel = cancel,
                                                .destroy = destroy};
+
+MPI_Comm skv__comm_mpi_of(const skv__comm_t *comm) {
+  return ((const mpi_t *)comm->impl)->communicator;
+}
 
 static skv_status_t check_mpi(MPI_Comm communicator, skv__error_t *error) {
   int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE, main_thread = 0, inter = 0;
@@ -125,7 +130,7 @@ static skv_status_t duplicate(MPI_Comm communicator, MPI_Comm *copy, double time
   }
   if (code == MPI_SUCCESS)
     code = MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
-  return code == MPI_SUCCESS ? SKV_OK : failed(code, "MPI_Comm_idup", error);
+  return code == MPI_SUCCESS ? SKV_OK : skv__mpi_failed(code, "MPI_Comm_idup", error);
 }
 
 skv_status_t skv__comm_create_mpi(skv__comm_t **comm, MPI_Comm communicator, double timeout_seconds,

@@ -92,8 +92,18 @@ void skv__wait_moved(skv__wait_t *wait) {
   *wait = (skv__wait_t){0};
 }
 
+/* The peer has no part in it, so nobody else is blamed. */
+static skv_status_t copy_expired(skv__comm_t *comm, const skv__request_t *late,
+                                 const char *operation, double seconds) {
+  return skv__fail(comm->error, SKV_TIMEOUT,
+                   "rank %d: waited %.1f s for its own GPU to copy data (%s '%s' %s rank %d, %zu "
+                   "bytes): the GPU does not respond, or raise --timeout",
+                   (int)comm->rank, seconds, late->way == SKV__SEND ? "send" : "receive", operation,
+                   late->way == SKV__SEND ? "to" : "from", (int)late->peer, late->bytes);
+}
+
 static skv_status_t idle(skv__comm_t *comm, skv__wait_t *wait, const skv__request_t *late,
-                         const char *operation) {
+                         skv__stall_t stall, const char *operation) {
   double now = skv__comm_now();
   if (wait->since == 0) {
     wait->since = now;
@@ -110,14 +120,28 @@ static skv_status_t idle(skv__comm_t *comm, skv__wait_t *wait, const skv__reques
     wait->next_look = now + comm->timeout_seconds / LOOKS;
   }
   if (now - wait->since > comm->timeout_seconds)
-    return expired(comm, late, operation, now - wait->since);
+    return stall == SKV__STALL_COPY ? copy_expired(comm, late, operation, now - wait->since)
+                                    : expired(comm, late, operation, now - wait->since);
+  skv__comm_pause(&wait->idle);
+  return SKV_OK;
+}
+
+/* Its own device has not come to the message yet: that is work, which the others are told. */
+static skv_status_t computes(skv__comm_t *comm, skv__wait_t *wait) {
+  wait->since = 0;
+  wait->looked = false;
+  SKV_TRY(skv__comm_pulse(comm));
   skv__comm_pause(&wait->idle);
   return SKV_OK;
 }
 
 skv_status_t skv__wait_idle(skv__comm_t *comm, skv__wait_t *wait, const skv__request_t *late,
                             const char *operation) {
-  skv_status_t status = idle(comm->control, wait, late, operation);
+  skv__stall_t stall =
+      comm->transport->stall ? comm->transport->stall(comm->impl, late) : SKV__STALL_PEER;
+  skv_status_t status = stall == SKV__STALL_COMPUTE
+                            ? computes(comm->control, wait)
+                            : idle(comm->control, wait, late, stall, operation);
   if (status != SKV_OK)
     skv__comm_break(comm);
   return status;

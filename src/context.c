@@ -57,7 +57,7 @@ static uint64_t version_number(void) {
 static skv_status_t open_wire(skv_context_t *context, skv__wire_opener_t open) {
   skv__error_t mine = {0};
   context->wire = context->comm;
-  if (!open || context->kernel->backend != SKV_BACKEND_CUDA)
+  if (!open || context->kernel->backend != SKV_BACKEND_CUDA || context->comm->ranks == 1)
     return SKV_OK;
   skv_status_t status = open(&context->wire, context->comm, &mine);
   if (status != SKV_OK)
