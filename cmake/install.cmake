@@ -19,6 +19,9 @@ if(BUILD_SHARED_LIBS)
   if(MPI_C_FOUND)
     target_link_libraries(skv_shared PUBLIC MPI::MPI_C)
   endif()
+  if(SKV_HAVE_NCCL)
+    target_link_libraries(skv_shared PRIVATE NCCL::NCCL)
+  endif()
   set(skv_installed skv_shared)
 endif()
 target_include_directories(${skv_installed} INTERFACE
@@ -44,11 +47,18 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/skvConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/skvConfig.cmake ${PROJECT_BINARY_DIR}/skvConfigVersion.cmake
   DESTINATION ${skv_cmake_dir})
+if(SKV_HAVE_NCCL)
+  install(FILES src/skv_nccl.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(FILES cmake/FindNCCL.cmake DESTINATION ${skv_cmake_dir})
+endif()
 
 # skv.pc: a static library needs its own dependencies at every link, a shared one at none.
 set(skv_pc_libs "${OpenMP_C_FLAGS} -lxxhash -lm")
 if(SKV_HAVE_CUDA)
   string(APPEND skv_pc_libs " ${CUDA_cudart_static_LIBRARY} -ldl -lrt -lpthread")
+endif()
+if(SKV_HAVE_NCCL)
+  string(APPEND skv_pc_libs " ${NCCL_LIBRARY}")
 endif()
 set(skv_pc_cflags "")
 foreach(definition IN LISTS skv_mpi_definitions)
