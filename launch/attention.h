@@ -42,6 +42,9 @@ typedef struct skv__data {
   skv__pages_t q, k, v, o, lse;
   int64_t own_tokens; /* along the token axis of k and v */
 } skv__data_t;
+/* Memory, of which only what is touched costs anything; then what is in it. */
+skv_status_t skv__data_map(skv__data_t *data, const skv__input_t *input, const skv_plan_t *plan,
+                           const skv__session_t *session, skv__error_t *error);
 skv_status_t skv__data_read(skv__data_t *data, const skv__input_t *input,
                             const skv__job_options_t *job, const skv_plan_t *plan,
                             const skv__session_t *session, skv__progress_t *progress,

@@ -99,7 +99,7 @@ static skv_status_t write_tensor(skv__output_t *output, const make_t *make, skv_
                                  int64_t *offset, void *piece, skv__progress_t *progress,
                                  skv__error_t *error) {
   static const char *const phases[] = {"writing q", "writing k", "writing v"};
-  skv__seeded_t seeded = {(uint64_t)make->seed, (int32_t)make->outliers};
+  skv__seeded_t seeded = {.seed = (uint64_t)make->seed, .outliers = (int32_t)make->outliers};
   int64_t heads = heads_of(make, which), dim = dim_of(make, which);
   int64_t token_bytes = heads * dim * skv__dtype_bytes((skv_dtype_t)make->dtype);
   int64_t piece_tokens = PIECE_BYTES / token_bytes > 0 ? PIECE_BYTES / token_bytes : 1;

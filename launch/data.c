@@ -105,6 +105,18 @@ static skv_status_t map_all(skv__data_t *data, const skv__input_t *input, const 
                         session->local_ranks, error);
 }
 
+skv_status_t skv__data_map(skv__data_t *data, const skv__input_t *input, const skv_plan_t *plan,
+                           const skv__session_t *session, skv__error_t *error) {
+  skv_interval_t *intervals = NULL;
+  size_t count = 0;
+  *data = (skv__data_t){0};
+  skv_status_t status = own_intervals(plan, session->rank, &intervals, &count, error);
+  for (size_t n = 0; status == SKV_OK && n < count; ++n)
+    data->own_tokens += intervals[n].end - intervals[n].begin;
+  free(intervals);
+  return status == SKV_OK ? map_all(data, input, plan, session, error) : status;
+}
+
 skv_status_t skv__data_read(skv__data_t *data, const skv__input_t *input,
                             const skv__job_options_t *job, const skv_plan_t *plan,
                             const skv__session_t *session, skv__progress_t *progress,
@@ -113,11 +125,6 @@ skv_status_t skv__data_read(skv__data_t *data, const skv__input_t *input,
   skv_interval_t *intervals = NULL;
   size_t count = 0;
   skv_status_t status = own_intervals(plan, session->rank, &intervals, &count, error);
-  *data = (skv__data_t){0};
-  for (size_t n = 0; status == SKV_OK && n < count; ++n)
-    data->own_tokens += intervals[n].end - intervals[n].begin;
-  if (status == SKV_OK)
-    status = map_all(data, input, plan, session, error);
   reader_t reader = {input, progress, 0,
                      extents->batch * (2 * extents->k_tokens / session->ranks + extents->q_tokens)};
   if (status == SKV_OK)

@@ -17,7 +17,7 @@ static skv_status_t open_seeded(skv__input_t *input, const skv__job_options_t *j
   SKV_TRY(skv__shape_parse(job->shape, &shape, error));
   int64_t keys = or_else(job->kv_len, job->tokens);
   input->seeded = true;
-  input->seed = (skv__seeded_t){(uint64_t)or_else(job->seed, 0), 0};
+  input->seed = (skv__seeded_t){.seed = (uint64_t)or_else(job->seed, 0)};
   if (or_else(job->outliers, 0) > shape.head_dim)
     return skv__fail(error, SKV_INVALID, "--outliers %lld: a head has %lld channels",
                      (long long)job->outliers, (long long)shape.head_dim);

@@ -20,6 +20,7 @@ static skv_status_t prepare(skv__job_run_t *run, skv__error_t *error) {
   size_t count = 0;
   if (skv__input_open(&run->input, run->job, error) == SKV_OK) {
     extents = run->input.extents;
+    run->input.seed.threads = run->session->binding.threads;
     if (run->job->chunk > 0 && run->job->chunk < extents.q_tokens)
       extents.q_tokens = run->job->chunk;
     count = skv__input_facts(&run->input, run->job, facts);
@@ -47,11 +48,15 @@ static skv_status_t load(skv__job_run_t *run, skv__error_t *error) {
   const int64_t workspace[] = {run->info.workspace_bytes};
   int64_t batch = run->input.extents.batch;
   run->on_gpu = run->session->context->kernel->backend == SKV_BACKEND_CUDA;
-  skv__data_read(&run->data, &run->input, run->job, run->plan, run->session, run->progress, error);
-  if (run->on_gpu) {
+  skv__data_map(&run->data, &run->input, run->plan, run->session, error);
+  if (run->on_gpu)
     SKV_TRY(skv__mirror_fits(&run->data, run->info.workspace_bytes, run->session, error));
+  if (error->status == SKV_OK)
+    skv__data_read(&run->data, &run->input, run->job, run->plan, run->session, run->progress,
+                   error);
+  if (error->status == SKV_OK && run->on_gpu)
     skv__mirror_open(&run->mirror, &run->data, run->info.workspace_bytes, error);
-  } else if (error->status == SKV_OK)
+  else if (error->status == SKV_OK)
     skv__pages_map(&run->workspace, workspace, 1, 1, "the workspace", error);
   run->lengths = calloc((size_t)batch * 3, sizeof *run->lengths);
   if (!run->lengths)

@@ -49,9 +49,12 @@ void skv__seeded_fill(const skv__seeded_t *seeded, skv__which_t which, int64_t s
                       int64_t token_begin, int64_t tokens, int64_t heads, int64_t dim,
                       skv_dtype_t dtype, void *out) {
   philox4x32_key_t key = key_of(seeded);
-  int64_t index = 0;
-  for (int64_t token = token_begin; token < token_begin + tokens; token++)
+#pragma omp parallel for schedule(static) num_threads(seeded->threads > 0 ? seeded->threads : 1)
+  for (int64_t i = 0; i < tokens; i++) {
+    int64_t index = i * heads * dim;
     for (int64_t head = 0; head < heads; head++)
       for (int64_t d = 0; d < dim; d++)
-        skv__store(dtype, out, index++, value_at(seeded, key, which, sequence, token, head, d));
+        skv__store(dtype, out, index++,
+                   value_at(seeded, key, which, sequence, token_begin + i, head, d));
+  }
 }

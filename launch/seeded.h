@@ -12,6 +12,7 @@ typedef enum skv__which { SKV__Q = 0, SKV__K = 1, SKV__V = 2 } skv__which_t;
 typedef struct skv__seeded {
   uint64_t seed;
   int32_t outliers;
+  int32_t threads; /* that fill may use; 0: one */
 } skv__seeded_t;
 
 float skv__seeded_value(const skv__seeded_t *seeded, skv__which_t which, int64_t sequence,

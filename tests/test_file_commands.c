@@ -54,7 +54,7 @@ static void read_tensor(const char *spec, void *data, int64_t bytes, skv__tensor
 Test(file_commands, make_writes_what_any_rank_would_make) {
   static float made[2 * 10 * 2 * 5], wanted[2 * 10 * 2 * 5];
   skv__tensor_file_t file;
-  const skv__seeded_t seeded = {77, 1};
+  const skv__seeded_t seeded = {.seed = 77, .outliers = 1};
   cr_assert_eq(
       run("make --shape 4,2,8,5 --tokens 10 --batch 2 --seed 77 --outliers 1 --out x.safetensors"),
       0, "%s", printed);

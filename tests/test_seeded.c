@@ -39,7 +39,7 @@ Test(seeded, follows_its_definition) {
   for (int i = 0; i < 3; i++)
     for (int which = 0; which < 3; which++)
       for (int64_t token = 0; token < INT64_C(1) << 47; token = token * 5 + 3) {
-        skv__seeded_t seeded = {seeds[i], 0};
+        skv__seeded_t seeded = {.seed = seeds[i], .outliers = 0};
         float value = skv__seeded_value(&seeded, (skv__which_t)which, token % 7, token, token % 129,
                                         token % 256);
         cr_expect_eq((double)value,
@@ -50,7 +50,7 @@ Test(seeded, follows_its_definition) {
 Test(seeded, parts_equal_the_whole) {
   enum { TOKENS = 37, HEADS = 3, DIM = 5 };
   static float whole[TOKENS * HEADS * DIM], part[TOKENS * HEADS * DIM];
-  const skv__seeded_t seeded = {99, 2};
+  const skv__seeded_t seeded = {.seed = 99, .outliers = 2, .threads = 3};
   skv__seeded_fill(&seeded, SKV__K, 1, 0, TOKENS, HEADS, DIM, SKV_FP32, whole);
   for (int64_t begin = 0; begin < TOKENS; begin += 8) {
     int64_t count = TOKENS - begin < 8 ? TOKENS - begin : 8;
@@ -67,7 +67,7 @@ Test(seeded, narrows_what_it_makes) {
   enum { COUNT = 64 };
   float wide[COUNT];
   uint16_t half[COUNT], brain[COUNT];
-  const skv__seeded_t seeded = {3, 8};
+  const skv__seeded_t seeded = {.seed = 3, .outliers = 8};
   skv__seeded_fill(&seeded, SKV__Q, 0, 5, 1, 1, COUNT, SKV_FP32, wide);
   skv__seeded_fill(&seeded, SKV__Q, 0, 5, 1, 1, COUNT, SKV_FP16, half);
   skv__seeded_fill(&seeded, SKV__Q, 0, 5, 1, 1, COUNT, SKV_BF16, brain);
@@ -79,7 +79,7 @@ Test(seeded, narrows_what_it_makes) {
 
 Test(seeded, is_nearly_normal) {
   double sum = 0.0, squares = 0.0, fourths = 0.0;
-  const skv__seeded_t seeded = {1, 0};
+  const skv__seeded_t seeded = {.seed = 1, .outliers = 0};
   const int64_t count = 200000;
   for (int64_t i = 0; i < count; i++) {
     double value = skv__seeded_value(&seeded, SKV__V, 0, i / 64, 0, i % 64);
@@ -93,7 +93,7 @@ Test(seeded, is_nearly_normal) {
 }
 
 Test(seeded, outliers_are_the_same_channels_of_q_and_k) {
-  const skv__seeded_t plain = {5, 0}, seeded = {5, 3};
+  const skv__seeded_t plain = {.seed = 5, .outliers = 0}, seeded = {.seed = 5, .outliers = 3};
   for (int64_t d = 0; d < 16; d++)
     for (int which = 0; which < 3; which++) {
       float ratio = which < 2 && d < 3 ? 8.0f : 1.0f;
