@@ -106,7 +106,8 @@ typedef struct skv__report {
   skv_plan_info_t info;
   skv__run_times_t times;
   const skv__verdict_t *verdict; /* NULL: not checked */
-  int64_t steps;
+  int64_t steps, repeats;
+  uint64_t differing; /* repeats of a rank with other results than its first */
   uint64_t bits;
 } skv__report_t;
 /* Rank 0 prints. Returns an exit code. */

@@ -126,6 +126,10 @@ static void print_text(const skv__report_t *report) {
          skv__seconds_text(times->compute[1]).text, skv__seconds_text(times->communicate[0]).text,
          skv__seconds_text(times->communicate[1]).text, skv__seconds_text(times->wait[0]).text,
          skv__seconds_text(times->wait[1]).text);
+  if (report->repeats > 1)
+    printf("repeats    %s: the time is the median of %" PRId64 "; on all ranks together %" PRIu64
+           " had other bits than the first\n",
+           report->differing ? "FAIL" : "PASS", report->repeats, report->differing);
   printf("speed      %s\n", skv__rate_text(flop_of(report) / seconds, "FLOP").text);
   const skv__verdict_t *verdict = report->verdict;
   if (verdict)
@@ -186,6 +190,8 @@ static void add_work(cJSON *object, const skv__report_t *report) {
                  {"rounds", report->info.rounds},
                  {"passes", report->info.passes},
                  {"executes", report->steps},
+                 {"repeats", report->repeats},
+                 {"differing_repeats", (int64_t)report->differing},
                  {"sent_bytes", report->times.sent_bytes},
                  {"workspace_bytes", report->times.workspace_bytes}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)

@@ -14,7 +14,9 @@ static skv_status_t finish(skv__job_run_t *run, skv__report_t *report, skv__verd
     SKV_TRY(skv__order_log_write(run->log, comm, run->job->order_log,
                                  skv_order_id(session->context, &run->problem), error));
   report->bits = run->bits;
-  if (skv__comm_sum(comm, &report->bits, 1, "bits") != SKV_OK)
+  report->differing = (uint64_t)run->differing;
+  if (skv__comm_sum(comm, &report->bits, 1, "bits") != SKV_OK ||
+      skv__comm_sum(comm, &report->differing, 1, "repeats that differ") != SKV_OK)
     return skv__fail(error, session->context->error.status, "%s", session->context->error.text);
   SKV_TRY(skv__times_collect(&report->times, &run->times, run->wall_seconds, &run->info, session,
                              error));
@@ -45,9 +47,10 @@ static int run_and_report(const skv__job_options_t *job, skv__session_t *session
     report.plan = run.plan;
     report.info = run.info;
     report.steps = skv__step_count(job, &run.input.extents);
+    report.repeats = run.repeats;
     if (speaks)
       code = skv__report_print(&report);
-    if (code == SKV__EXIT_OK && report.verdict && !verdict.passed)
+    if (code == SKV__EXIT_OK && (report.differing || (report.verdict && !verdict.passed)))
       code = SKV__EXIT_DIFFERENT;
   }
   skv__job_run_free(&run);

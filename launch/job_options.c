@@ -5,7 +5,7 @@
 
 #include "launch/size.h"
 
-enum { LEAST_LEAF = 64 };
+enum { LEAST_LEAF = 64, MOST_REPEATS = 1000000 };
 
 static const char DTYPES[] = "fp32|fp16|bf16";
 static const char REDUCES[] = "auto|gather|scatter|tree|butterfly|ring";
@@ -124,6 +124,8 @@ static int32_t add_output(skv__job_options_t *job, skv__option_t *table) {
       {"out", SKV__TEXT, &job->out, "FILE", "O as .npy", 0},
       {"lse", SKV__TEXT, &job->lse, "FILE", "log-sum-exp as .npy, fp32, natural logarithm", 0},
       {"out-dtype", SKV__CHOICE, &job->out_fp32, "same|fp32", "of O; bf16 is stored as <u2", 0},
+      {"repeat", SKV__SIZE, &job->repeat, "N",
+       "run it N times: the median time; exit 1 if bits differ (1)", 1},
       {"order-log", SKV__TEXT, &job->order_log, "FILE", "every evaluated node, for replay", 0},
       {"order-states", SKV__FLAG, &job->order_states, "",
        "with it, the state of every block, in FILE.states", 0},
@@ -172,6 +174,10 @@ skv_status_t skv__job_check(const skv__job_options_t *job, skv__error_t *error) 
     return skv__fail(error, SKV_INVALID, "--partial leaves sinks out: drop --sinks or --partial");
   if (job->out && job->lse && strcmp(job->out, job->lse) == 0)
     return skv__fail(error, SKV_INVALID, "--out and --lse name the same file");
+  if (job->repeat > MOST_REPEATS)
+    return skv__fail(error, SKV_INVALID, "--repeat: at most %d", (int)MOST_REPEATS);
+  if (job->repeat > 1 && job->order_log)
+    return skv__fail(error, SKV_INVALID, "--order-log is of one run: drop --repeat");
   if (job->order_states && !job->order_log)
     return skv__fail(error, SKV_INVALID, "--order-states goes with --order-log FILE");
   skv_plan_options_t ignored;

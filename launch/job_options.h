@@ -25,6 +25,7 @@ typedef struct skv__job_options {
   int direction, reduce, results;
   /* The run. */
   int64_t threads; /* 0 */
+  int64_t repeat;  /* 0: once */
   int backend, transport, bind;
   double timeout;
   bool check, json, order_states;

@@ -59,88 +59,13 @@ static skv_status_t load(skv__job_run_t *run, skv__error_t *error) {
   else if (error->status == SKV_OK)
     skv__pages_map(&run->workspace, workspace, 1, 1, "the workspace", error);
   run->lengths = calloc((size_t)batch * 3, sizeof *run->lengths);
-  if (!run->lengths)
-    skv__fail(error, SKV_MEMORY, "no memory for lengths");
+  run->repeats = run->job->repeat > 0 ? run->job->repeat : 1;
+  run->samples = calloc((size_t)run->repeats, sizeof *run->samples);
+  if (!run->lengths || !run->samples)
+    skv__fail(error, SKV_MEMORY, "no memory for lengths and times");
   SKV_TRY(skv__session_agree(run->session, NULL, 0, error));
   return skv__results_open(&run->results, &run->input, run->job, run->problem.out_dtype,
                            run->session, error);
-}
-
-static skv_status_t execute(skv__job_run_t *run, const skv_inputs_t *inputs,
-                            const skv_outputs_t *outputs, skv__error_t *error) {
-  void *workspace = run->on_gpu ? run->mirror.workspace.data : run->workspace.data;
-  return take_context_error(
-      run,
-      skv_execute(run->plan, inputs, outputs, workspace, (size_t)run->info.workspace_bytes, NULL),
-      error);
-}
-
-static skv_status_t execute_on_cpu(skv__job_run_t *run, const skv_inputs_t *inputs,
-                                   skv_outputs_t *outputs, skv__error_t *error) {
-  outputs->bits = &run->bits;
-  double begin = skv__comm_now();
-  SKV_TRY(execute(run, inputs, outputs, error));
-  run->wall_seconds += skv__comm_now() - begin;
-  skv_times_t times = {.struct_bytes = sizeof times};
-  SKV_TRY(skv_plan_times(run->plan, &times));
-  run->times.compute_seconds += times.compute_seconds;
-  run->times.communicate_seconds += times.communicate_seconds;
-  run->times.wait_seconds += times.wait_seconds;
-  return SKV_OK;
-}
-
-/* All ranks begin together, so that one's time is not another's. */
-static skv_status_t line_up(skv__job_run_t *run, skv__error_t *error) {
-  SKV_TRY(skv__mirror_wait(run->session, error));
-  return take_context_error(run, skv__comm_barrier(run->session->context->comm, "line-up"), error);
-}
-
-/* Digests cost a GPU its fastest path. They come from a first execute; the second, without them,
- * is measured, and is the one whose results are kept. Kernels are loaded by the first that needs
- * them: at the first step that is one more. An order log is of one execute, which is not timed for
- * its own sake. */
-static skv_status_t execute_on_gpu(skv__job_run_t *run, const skv_inputs_t *inputs,
-                                   skv_outputs_t *outputs, bool first, skv__error_t *error) {
-  outputs->bits = run->mirror.bits;
-  if (!run->log) {
-    SKV_TRY(execute(run, inputs, outputs, error));
-    outputs->bits = NULL;
-    if (first)
-      SKV_TRY(execute(run, inputs, outputs, error));
-  }
-  SKV_TRY(line_up(run, error));
-  double begin = skv__comm_now();
-  SKV_TRY(execute(run, inputs, outputs, error));
-  SKV_TRY(skv__mirror_wait(run->session, error));
-  run->wall_seconds += skv__comm_now() - begin;
-  run->times.compute_seconds = run->wall_seconds;
-  return SKV_OK;
-}
-
-static skv_status_t execute_step(skv__job_run_t *run, const skv__step_t *step,
-                                 skv__error_t *error) {
-  int64_t batch = run->input.extents.batch;
-  const skv__data_t *data = run->on_gpu ? &run->mirror.data : &run->data;
-  skv_inputs_t inputs = skv__data_inputs(data, &run->input, step);
-  skv_outputs_t outputs = skv__data_outputs(data, &run->input, run->plan, step);
-  for (int64_t sequence = 0; sequence < batch; ++sequence) {
-    run->lengths[sequence] = step->q_count;
-    run->lengths[batch + sequence] = step->k_tokens;
-    run->lengths[2 * batch + sequence] = step->q_start;
-  }
-  inputs.q_tokens = run->lengths;
-  inputs.k_tokens = run->lengths + batch;
-  inputs.q_start = run->lengths + 2 * batch;
-  if (run->on_gpu) {
-    SKV_TRY(execute_on_gpu(run, &inputs, &outputs, step->q_begin == 0, error));
-    SKV_TRY(skv__mirror_fetch(&run->mirror, &run->data, &run->input, run->plan, step, &run->bits,
-                              error));
-  } else {
-    SKV_TRY(execute_on_cpu(run, &inputs, &outputs, error));
-  }
-  if (run->log)
-    skv__order_log_next_call(run->log);
-  return SKV_OK;
 }
 
 static skv_status_t compute(skv__job_run_t *run, skv__error_t *error) {
@@ -150,7 +75,7 @@ static skv_status_t compute(skv__job_run_t *run, skv__error_t *error) {
   for (int64_t i = 0; i < steps; ++i) {
     skv__step_t step = skv__step_at(run->job, extents, i);
     skv__progress_set(run->progress, "attention", i, steps > 1 ? steps : 0);
-    SKV_TRY(execute_step(run, &step, error));
+    SKV_TRY(skv__job_step(run, &step, error));
     /* A rank that cannot write still takes part in what follows: all hear of it in the end. */
     if (write_error.status == SKV_OK)
       skv__results_write(&run->results, &run->data, &run->input, run->plan, &step, &write_error);
@@ -174,6 +99,7 @@ void skv__job_run_free(skv__job_run_t *run) {
   skv__data_free(&run->data);
   skv__pages_unmap(&run->workspace);
   free(run->lengths);
+  free(run->samples);
   skv_plan_destroy(run->plan);
   skv__order_log_free(run->log);
   skv__input_close(&run->input);

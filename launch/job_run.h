@@ -6,6 +6,11 @@
 #include "launch/mirror.h"
 #include "launch/order_log.h"
 
+typedef struct skv__sample {
+  double wall_seconds;
+  skv_times_t times;
+} skv__sample_t;
+
 typedef struct skv__job_run {
   const skv__job_options_t *job;
   skv__session_t *session;   /* borrowed */
@@ -20,9 +25,12 @@ typedef struct skv__job_run {
   skv__results_t results;
   skv__order_log_t *log;
   skv__pages_t workspace;
-  int64_t *lengths; /* [3][batch]: queries, keys, position of query 0 */
+  int64_t *lengths;       /* [3][batch]: queries, keys, position of query 0 */
+  int64_t repeats;        /* of each execute */
+  skv__sample_t *samples; /* [repeats] of the step that runs */
+  int64_t differing;      /* repeats whose results differ from the first's, on this rank */
   skv_times_t times;
-  double wall_seconds; /* of all executes, on this rank */
+  double wall_seconds; /* of all steps, on this rank */
   uint64_t bits;       /* of this rank's rows */
 } skv__job_run_t;
 
@@ -30,6 +38,8 @@ typedef struct skv__job_run {
  * Call free whatever comes back. */
 skv_status_t skv__job_run(skv__job_run_t *run, const skv__job_options_t *job,
                           skv__session_t *session, skv__progress_t *progress, skv__error_t *error);
+/* job_step.c: one step of it. Not to be called from elsewhere. */
+skv_status_t skv__job_step(skv__job_run_t *run, const skv__step_t *step, skv__error_t *error);
 void skv__job_run_free(skv__job_run_t *run);
 
 #endif

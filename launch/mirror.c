@@ -83,12 +83,11 @@ skv_status_t skv__mirror_open(skv__mirror_t *mirror, const skv__data_t *host,
     if (tensors[i].upload)
       SKV_TRY(check(cudaMemcpy(*to, from->data, from->bytes, cudaMemcpyHostToDevice),
                     "uploading tensors", error));
-    else /* rows of other ranks come back with ours */
-      SKV_TRY(check(cudaMemset(*to, 0, from->bytes), "clearing the results", error));
   }
   SKV_TRY(
       check(cudaMalloc((void **)&mirror->bits, sizeof *mirror->bits), "allocating memory", error));
   SKV_TRY(check(cudaMemset(mirror->bits, 0, sizeof *mirror->bits), "clearing the bits", error));
+  SKV_TRY(skv__mirror_clear(mirror, error)); /* rows of other ranks may come back with ours */
   return check(cudaDeviceSynchronize(), "uploading tensors", error);
 }
 
@@ -100,6 +99,14 @@ void skv__mirror_free(skv__mirror_t *mirror) {
     if (all[i])
       cudaFree(all[i]);
   memset(mirror, 0, sizeof *mirror);
+}
+
+skv_status_t skv__mirror_clear(skv__mirror_t *mirror, skv__error_t *error) {
+  const skv__pages_t *const results[] = {&mirror->data.o, &mirror->data.lse};
+  for (int i = 0; i < 2; ++i)
+    SKV_TRY(check(cudaMemsetAsync(results[i]->data, 0, results[i]->bytes, NULL),
+                  "clearing the results", error));
+  return SKV_OK;
 }
 
 skv_status_t skv__mirror_wait(skv__session_t *session, skv__error_t *error) {
@@ -171,6 +178,10 @@ skv_status_t skv__mirror_open(skv__mirror_t *mirror, const skv__data_t *host,
 }
 void skv__mirror_free(skv__mirror_t *mirror) {
   (void)mirror;
+}
+skv_status_t skv__mirror_clear(skv__mirror_t *mirror, skv__error_t *error) {
+  (void)mirror;
+  return skv__fail(error, SKV_UNSUPPORTED, "this build has no CUDA");
 }
 skv_status_t skv__mirror_wait(skv__session_t *session, skv__error_t *error) {
   (void)session;

@@ -20,6 +20,8 @@ skv_status_t skv__mirror_fits(const skv__data_t *host, int64_t workspace_bytes,
 skv_status_t skv__mirror_open(skv__mirror_t *mirror, const skv__data_t *host,
                               int64_t workspace_bytes, skv__error_t *error);
 void skv__mirror_free(skv__mirror_t *mirror);
+/* Forget the results, so that what is fetched next was written next. */
+skv_status_t skv__mirror_clear(skv__mirror_t *mirror, skv__error_t *error);
 /* Wait for what was enqueued, no longer than the session's deadline allows. */
 skv_status_t skv__mirror_wait(skv__session_t *session, skv__error_t *error);
 /* After the wait: bring the step's rows of O and LSE that this rank got to the host, and add the

@@ -38,6 +38,15 @@ expect 0 "" mpi 3 $seeded --json --check
 [ "$(wc -l <out)" = 1 ] && head -c 1 out | grep -q '{' || fail "not one object: $(cat out)"
 grep -q '"bits":"[0-9a-f]\{16\}"' out || fail "no bits in $(cat out)"
 
+# --repeat compares every run with the first.
+expect 0 "" mpi 3 $seeded --leaf 64 --block 64 --repeat 5
+grep -q '^repeats *PASS: the time is the median of 5; .* 0 had other bits' out || fail "no repeats: $(cat out)"
+expect 2 "drop --repeat" "$splitkv" $seeded --repeat 2 --order-log log
+expect 0 "" mpi 2 $seeded
+grep -q '^transport *mpi$' out || fail "no transport: $(cat out)"
+expect 0 "" "$splitkv" $seeded --json
+grep -q '"transport":"self"' out || fail "no transport: $(cat out)"
+
 # info works with and without a launcher, and shows every rank's binding.
 expect 0 "" "$splitkv" info --json
 expect 0 "" mpi 2 info

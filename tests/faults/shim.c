@@ -1,11 +1,12 @@
 /* shim.c: something bad happens to one rank at one call. For LD_PRELOAD, in tests only:
  *
  *   SHIM_CALL=NAME      at this call; "start" is before main. "after:NAME": once it has returned
- *   SHIM_DO=ACTION      kill, stop: the signal, to itself; exit:CODE; delay:MS; fail:ERRNO
+ *   SHIM_DO=ACTION      kill, stop: the signal, to itself; exit:CODE; delay:MS; fail:ERRNO;
+ *                       jitter:US: a pause of any length up to US
  *   SHIM_NTH=N          the N-th such call (1)
  *   SHIM_RANK=R         on this rank alone (on every process)
  *   SHIM_TAG=T          counts only messages with this tag
- *   SHIM_EVER=1         fail:ERRNO for all calls from the N-th on
+ *   SHIM_EVER=1         fail:ERRNO, jitter:US for all calls from the N-th on
  *   SHIM_NO_TMPFILE=1   a file system without unnamed files
  *   SHIM_HIT=FILE       created just before it happens, so that a test knows that it did
  *
@@ -85,6 +86,13 @@ static bool act(void) {
   case 'd': {
     long ms = atol(argument());
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+    break;
+  }
+  case 'j': { /* each process has its own seed: its number */
+    static uint64_t state;
+    state = (state ? state : (uint64_t)getpid()) * 6364136223846793005u + 1442695040888963407u;
+    long us = (long)((state >> 33) % (uint64_t)(atol(argument()) + 1));
+    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
     break;
   }
   default:
