@@ -14,8 +14,10 @@ skv_status_t skv__bank_open(skv__bank_t *bank, int32_t work_count, int64_t run_b
   bank->free_slots = calloc((size_t)bank->slots + 1, sizeof *bank->free_slots);
   bank->sets = calloc(ranks, sizeof *bank->sets);
   bank->held = calloc(ranks * (size_t)bank->set_capacity, sizeof *bank->held);
+  bool fetches = bank->observer && bank->kernel->streams;
+  bank->seen = fetches ? malloc((size_t)bank->slot_bytes) : NULL;
   if (!bank->runs || !bank->slice_rows || !bank->slices || !bank->nodes || !bank->free_slots ||
-      !bank->sets || !bank->held)
+      !bank->sets || !bank->held || (fetches && !bank->seen))
     return skv__fail(error, SKV_MEMORY, "out of memory for the bookkeeping of %d slots",
                      (int)bank->slots);
   return SKV_OK;
@@ -29,6 +31,7 @@ void skv__bank_close(skv__bank_t *bank) {
   free(bank->free_slots);
   free(bank->sets);
   free(bank->held);
+  free(bank->seen);
 }
 
 void skv__bank_reset(skv__bank_t *bank, int64_t blocks, bool free_order, unsigned char *memory) {
@@ -61,14 +64,23 @@ bool skv__bank_stores(const skv__bank_t *bank, skv__node_t node, int32_t slice) 
   return node.begin < bank->used_blocks && bank->slice_rows[slice] > 0;
 }
 
-static uint64_t digest_of(const skv__bank_t *bank, int32_t slice, int32_t slot) {
-  int64_t floats = bank->slice_rows[slice] * (bank->job.value_head_dim + 2);
-  return XXH64(skv__bank_slot(bank, slot), (size_t)floats * sizeof(float), 0);
+/* Digests a state, and shows it: where it lies, or as the bank's copy of it until the next one. */
+static uint64_t digest_of(const skv__bank_t *bank, int32_t slice, int32_t slot,
+                          const float **state) {
+  size_t bytes = (size_t)(bank->slice_rows[slice] * (bank->job.value_head_dim + 2)) * sizeof(float);
+  *state = skv__bank_slot(bank, slot);
+  if (bank->seen) {
+    bank->kernel->streams->fetch(bank->seen, *state, bytes, bank->stream);
+    *state = bank->seen;
+  }
+  return XXH64(*state, bytes, 0);
 }
 
 static void report(const skv__bank_t *bank, int32_t slice, skv__node_t node, int64_t split,
                    uint64_t left, uint64_t right, int32_t slot) {
   skv__node_t used = skv__order_clip(node, bank->used_blocks);
+  const float *state;
+  uint64_t out = digest_of(bank, slice, slot, &state);
   skv_node_event_t event = {.struct_bytes = sizeof event,
                             .pass = bank->pass,
                             .owner = slice,
@@ -80,8 +92,8 @@ static void report(const skv__bank_t *bank, int32_t slice, skv__node_t node, int
                             .end = used.end,
                             .left_digest = left,
                             .right_digest = right,
-                            .out_digest = digest_of(bank, slice, slot),
-                            .state = skv__bank_slot(bank, slot)};
+                            .out_digest = out,
+                            .state = state};
   bank->observer(bank->observer_user, &event);
 }
 
@@ -102,9 +114,10 @@ static void merge_slots(void *user, skv__held_t left, skv__held_t right) {
   if (right.slot == SKV__NO_SLOT)
     return;
   uint64_t left_digest = 0, right_digest = 0;
+  const float *state;
   if (bank->observer) {
-    left_digest = digest_of(bank, merge->slice, left.slot);
-    right_digest = digest_of(bank, merge->slice, right.slot);
+    left_digest = digest_of(bank, merge->slice, left.slot, &state);
+    right_digest = digest_of(bank, merge->slice, right.slot, &state);
   }
   bank->kernel->merge(skv__bank_slot(bank, left.slot), skv__bank_slot(bank, right.slot),
                       bank->slice_rows[merge->slice], bank->job.value_head_dim, bank->threads,

@@ -20,7 +20,7 @@ typedef struct skv__bank {
   skv_node_observer_t observer;
   void *observer_user;
   /* of the pass */
-  void *stream; /* of the execute under way */
+  void *stream; /* that its states are worked on */
   int64_t pass;
   int64_t used_blocks; /* blocks that hold a key of some sequence */
   skv__job_t job;
@@ -32,6 +32,7 @@ typedef struct skv__bank {
   int32_t *free_slots, free_count;
   skv__pending_t *sets; /* [ranks] */
   skv__held_t *held;    /* [ranks][set_capacity] */
+  float *seen;          /* with an observer on a device: a state for it, on the host */
 } skv__bank_t;
 
 skv_status_t skv__bank_open(skv__bank_t *bank, int32_t work_count, int64_t run_bound,

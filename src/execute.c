@@ -2,6 +2,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "lanes.h"
 #include "plan.h"
 #include "plan_parts.h"
 
@@ -98,14 +99,14 @@ typedef struct site {
   const skv_inputs_t *inputs;
   const skv__finish_t *finish;
   unsigned char *workspace;
-  void *stream;
+  skv__lanes_t lanes;
 } site_t;
 
 static void begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *rows, int64_t pass,
                        const site_t *site) {
   const skv_inputs_t *inputs = site->inputs;
   skv__plan_shape(plan, &bank->job);
-  bank->stream = site->stream;
+  bank->stream = site->lanes.main;
   bank->pass = pass;
   bank->used_blocks = used_blocks(plan);
   bank->job.k_tokens = plan->k_tokens;
@@ -145,26 +146,45 @@ static skv_status_t evaluate_pass(skv_plan_t *plan, skv__bank_t *bank, void *scr
   return SKV_OK;
 }
 
-static skv_status_t end_exchange(skv_plan_t *plan) {
+/* Begin to exchange what a bank holds, on the second lane. */
+static skv_status_t begin_exchange(skv_plan_t *plan, skv__bank_t *bank, const site_t *site) {
+  bool moved;
+  double begin = skv__comm_now();
+  SKV_TRY(skv__lanes_fork(&site->lanes));
+  bank->stream = site->lanes.second;
+  SKV_TRY(skv__exchange_begin(&plan->exchange, bank, site->finish));
+  /* Where streams keep the order all of it is enqueued here, before the next evaluation. */
+  skv_status_t status = skv__exchange_advance(&plan->exchange, &moved);
+  plan->times.communicate_seconds += skv__comm_now() - begin;
+  return status;
+}
+
+static skv_status_t end_exchange(skv_plan_t *plan, const site_t *site) {
   double begin = skv__comm_now(), waited = plan->times.wait_seconds;
+  const skv__bank_t *bank = plan->exchange.bank;
   SKV_TRY(skv__exchange_end(&plan->exchange, &plan->times.wait_seconds));
   plan->times.communicate_seconds += skv__comm_now() - begin - (plan->times.wait_seconds - waited);
-  return SKV_OK;
+  return skv__lanes_mark(&site->lanes, SKV__EVENT_BANK + (bank != plan->bank), site->lanes.second);
 }
 
 static skv_status_t pass_queries(skv_plan_t *plan, const site_t *site) {
   unsigned char *scratch = site->workspace + plan->workspace.scratch;
   int64_t passes = skv__rows_passes(&plan->rows);
   for (int64_t pass = 0; pass < passes; pass++) {
-    skv__bank_t *bank = &plan->bank[pass % plan->banks];
+    int32_t index = (int32_t)(pass % plan->banks);
+    skv__bank_t *bank = &plan->bank[index];
     begin_pass(plan, bank, &plan->rows, pass, site);
+    if (pass >= plan->banks)
+      SKV_TRY(skv__lanes_follow(&site->lanes, SKV__EVENT_BANK + index, site->lanes.main));
     SKV_TRY(evaluate_pass(plan, bank, scratch));
-    SKV_TRY(end_exchange(plan));
-    SKV_TRY(skv__exchange_begin(&plan->exchange, bank, site->finish));
-    if (plan->banks == 1)
-      SKV_TRY(end_exchange(plan));
+    if (pass > 0)
+      SKV_TRY(end_exchange(plan, site));
+    SKV_TRY(begin_exchange(plan, bank, site));
   }
-  return end_exchange(plan);
+  if (passes == 0)
+    return SKV_OK;
+  SKV_TRY(end_exchange(plan, site));
+  return skv__lanes_join(&site->lanes);
 }
 
 /* The runs of this rank's own rows. */
@@ -190,8 +210,8 @@ static skv_status_t pass_keys(skv_plan_t *plan, const site_t *site) {
                           site->workspace + w->scratch, site->workspace + w->stream, &plan->times,
                           &plan->context->error));
   bank->job = all;
-  SKV_TRY(skv__exchange_begin(&plan->exchange, bank, site->finish));
-  return end_exchange(plan);
+  SKV_TRY(begin_exchange(plan, bank, site));
+  return end_exchange(plan, site);
 }
 
 /* One rank: its only node is the whole tree, and all rows are one pass. */
@@ -205,8 +225,8 @@ static skv_status_t attend(skv_plan_t *plan, const site_t *site) {
   bank->job.node_count = 1;
   if (bank->job.run_count)
     SKV_TRY(plan->context->kernel->attend(&bank->job, site->finish,
-                                          site->workspace + plan->workspace.scratch, site->stream,
-                                          &plan->context->error));
+                                          site->workspace + plan->workspace.scratch,
+                                          site->lanes.main, &plan->context->error));
   plan->times.compute_seconds = skv__comm_now() - begin;
   return SKV_OK;
 }
@@ -227,8 +247,10 @@ skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs, const skv
                           .sinks = sinks,
                           .bits = outputs->bits};
   memcpy(finish.lse_stride, outputs->lse_stride, sizeof finish.lse_stride);
-  site_t site = {inputs, &finish, workspace, stream};
-  if (plan->ranks == 1 && !finish.bits && plan->context->kernel->attend)
+  site_t site = {inputs, &finish, workspace,
+                 skv__lanes(plan->context->kernel, plan->resources, plan->ranks, stream,
+                            &plan->context->error)};
+  if (plan->ranks == 1 && !finish.bits && !plan->options.observer && plan->context->kernel->attend)
     return attend(plan, &site);
   return plan->options.direction == SKV_PASS_KV ? pass_keys(plan, &site)
                                                 : pass_queries(plan, &site);

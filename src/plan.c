@@ -82,11 +82,10 @@ static skv_status_t take_arguments(skv_plan_t *plan, const skv_problem_t *proble
     plan->options = *options;
   }
   const skv__kernel_t *kernel = plan->context->kernel;
-  if (kernel->backend == SKV_BACKEND_CUDA && (plan->ranks > 1 || plan->options.observer))
-    return skv__fail(
-        error, SKV_UNSUPPORTED,
-        "the kernel %s runs on one rank, and without an order log (observer), in this version",
-        kernel->name);
+  plan->held_tokens = problem->kv_capacity_tokens; /* until the keys are shared out */
+  if (kernel->streams && plan->ranks > 1 && plan->options.direction == SKV_PASS_KV)
+    return skv__fail(error, SKV_UNSUPPORTED,
+                     "the kernel %s passes queries, not keys, in this version", kernel->name);
   skv__job_t shape;
   skv__plan_shape(plan, &shape);
   return kernel->supports(&shape, error) ? SKV_OK : SKV_UNSUPPORTED;

@@ -28,6 +28,7 @@ struct skv_plan {
       *work; /* nodes that this rank evaluates: its frontier, or its blocks under an observer */
   int32_t work_count;
   int64_t frontier_nodes;
+  int64_t held_tokens; /* most keys of a sequence that this rank's jobs find in K and V */
   skv__rehearsal_t rehearsal;
   skv__rows_t rows;
   int64_t slice_rows_bound; /* rows of the largest slice that this rank holds */

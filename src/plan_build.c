@@ -3,6 +3,8 @@
 #include "plan_parts.h"
 
 #define DEFAULT_TARGET_BYTES (INT64_C(64) << 20)
+/* Passes of a GPU are larger: a launch of few rows does not fill it, and its memory is. */
+#define DEVICE_TARGET_BYTES (INT64_C(1) << 30)
 #define MOST_BYTES                                                                                 \
   (INT64_C(1) << 60) /* of a part of the workspace, so that sums do not overflow                   \
                       */
@@ -27,7 +29,7 @@ void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job) {
   const skv_problem_t *p = &plan->problem;
   *job = (skv__job_t){.batch = p->batch,
                       .most_q_tokens = p->q_tokens,
-                      .most_k_tokens = p->kv_capacity_tokens,
+                      .most_k_tokens = plan->held_tokens,
                       .most_runs = plan->most_runs,
                       .q_heads = p->q_heads,
                       .kv_heads = p->kv_heads,
@@ -111,6 +113,9 @@ static bool place_work(skv_plan_t *plan, const skv__node_t *nodes, int32_t count
     plan->work[i] = (skv__job_node_t){nodes[i].begin, nodes[i].end, offset};
     offset += (nodes[i].end - nodes[i].begin) * plan->problem.block_tokens;
   }
+  /* The last block may be cut short by the capacity. */
+  int64_t end = count ? nodes[count - 1].end * plan->problem.block_tokens : 0;
+  plan->held_tokens = offset - max_of(0, end - plan->problem.kv_capacity_tokens);
   return plan->work != NULL;
 }
 
@@ -193,7 +198,9 @@ static skv_status_t count_slots(skv_plan_t *plan, skv__error_t *error) {
 }
 
 static int64_t target_bytes(const skv_plan_t *plan) {
-  return plan->options.workspace_bytes ? plan->options.workspace_bytes : DEFAULT_TARGET_BYTES;
+  if (plan->options.workspace_bytes)
+    return plan->options.workspace_bytes;
+  return plan->context->kernel->streams ? DEVICE_TARGET_BYTES : DEFAULT_TARGET_BYTES;
 }
 
 /* Rows of a pass: all ranks must cut alike, so the rank with the most slots decides. */
@@ -336,7 +343,9 @@ skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error) {
 skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *error) {
   const skv__kernel_t *kernel = plan->context->kernel;
   size_pass(plan, most_slots);
-  plan->most_runs = skv__rows_run_bound(&plan->shard, plan->problem.batch, plan->options.row_owner);
+  plan->most_runs = /* each has a query */
+      min_of(skv__rows_run_bound(&plan->shard, plan->problem.batch, plan->options.row_owner),
+             plan->problem.batch * plan->problem.q_tokens);
   int64_t slot_bytes = skv__slice_bytes(plan->slice_rows_bound, plan->problem.value_head_dim);
   if (slot_bytes > MOST_BYTES / plan->banks / plan->slots ||
       skv__stream_bytes(&plan->stream) > MOST_BYTES)

@@ -108,7 +108,7 @@ typedef struct skv_context skv_context_t;
 
 /* AUTO is the CPU: a CUDA device is used only where it is asked for, since its kernels take device
  * memory and have bits of their own. CUDA means the device that is current in the calling thread,
- * at plan creation and at every execute; one rank, and no observer, in this version. */
+ * at plan creation and at every execute. */
 typedef enum skv_backend {
   SKV_BACKEND_AUTO = 0,
   SKV_BACKEND_CPU = 1,
@@ -210,9 +210,10 @@ typedef struct skv_plan_options {
   skv_results_t results;
   skv_row_owner_t row_owner;
   int partial; /* 1: leave sinks out, so that (O, LSE) can be merged with other states */
-  int64_t workspace_bytes; /* target for buffers besides pending states; 0: 64 MiB */
-  skv_node_observer_t
-      observer; /* or NULL; called on the executing thread for each node, from blocks up */
+  int64_t
+      workspace_bytes; /* target for buffers besides pending states; 0: 64 MiB, on a GPU 1 GiB */
+  skv_node_observer_t observer; /* or NULL; called on the executing thread for each node, from
+                                   blocks up; an execute with a GPU waits for each */
   void *observer_user;
   const skv_machine_t *machine; /* or NULL: typical figures; the same on every rank; borrowed for
                                    the call */
@@ -299,10 +300,11 @@ typedef struct skv_times {
  * CUDA: q, k, v, o, lse, bits and workspace are device memory; sinks, q_tokens, k_tokens and
  * q_start are host memory and are read before the call returns. The work is enqueued on `stream` (a
  * CUDA stream; NULL: the default one), so buffers must live until it is done, and executes of
- * one plan, or with one workspace, must follow one another there. Nothing is allocated and nothing
- * waits: a CUDA graph may capture it, and keeps the lengths and positions that it was captured
- * with. With `bits` NULL it is fastest: digests are of O before it is rounded, which takes a way
- * through memory. What fails on the device shows where the caller waits for it. */
+ * one plan, or with one workspace, must follow one another there. Nothing is allocated, and without
+ * an observer, on one rank or over NCCL, nothing waits: a CUDA graph may capture it, and keeps the
+ * lengths and positions that it was captured with. With `bits` NULL it is fastest: digests are of O
+ * before it is rounded, which takes a way through memory. What fails on the device shows where the
+ * caller waits for it. */
 SKV_API skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs,
                                  const skv_outputs_t *outputs, void *workspace,
                                  size_t workspace_bytes, void *stream);

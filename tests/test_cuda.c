@@ -438,29 +438,39 @@ Test(cuda, execute_allocates_nothing, .init = on_gpu) {
   }
 }
 
-static int refused(int32_t rank, skv_context_t *context, void *user) {
-  skv_problem_t problem = problem_of(1, 10, 100, 64);
-  skv_plan_t *plan;
-  (void)rank;
-  (void)user;
-  return skv_plan_create(&plan, context, &problem, NULL) != SKV_UNSUPPORTED ||
-         !strstr(skv_context_error(context), "one rank");
+/* ---- what an observer sees ---- */
+
+typedef struct seen {
+  int64_t leaves, merges, wrong;
+} seen_t;
+
+static void see(void *user, const skv_node_event_t *event) {
+  seen_t *seen = user;
+  size_t floats = (size_t)(event->rows * (event->value_head_dim + 2));
+  *(event->split ? &seen->merges : &seen->leaves) += 1;
+  seen->wrong += event->out_digest != XXH64(event->state, floats * sizeof(float), 0);
 }
 
-static void ignore_event(void *user, const skv_node_event_t *event) {
-  (void)user;
-  (void)event;
+Test(cuda, an_observer_sees_every_node, .init = on_gpu) {
+  skv_problem_t problem = problem_of(1, 70, 2000, 128);
+  kit_case_t *test = kit_case_create(&problem, NULL, NULL, true, 19);
+  kit_answer_t *wanted = solve(test, (kit_way_t){0});
+  seen_t seen = {0};
+  kit_way_t way = {.options = {.observer = see, .observer_user = &seen}};
+  expect_same(wanted, solve_with(test, way, true), "observed");
+  cr_expect_eq(seen.leaves, 8);
+  cr_expect_eq(seen.merges, 7);
+  cr_expect_eq(seen.wrong, 0);
+  kit_answer_free(wanted);
+  kit_case_free(test);
 }
 
-Test(cuda, what_is_not_there_yet_is_refused, .init = on_gpu) {
-  cr_expect_eq(kit_run_ranks(2, 1, "cuda.plain", 0, refused, NULL), 0);
+Test(cuda, small_leaves_are_refused, .init = on_gpu) {
   skv_context_options_t options = {.struct_bytes = sizeof options, .backend = SKV_BACKEND_CUDA};
-  skv_plan_options_t watched = {.struct_bytes = sizeof watched, .observer = ignore_event};
   skv_problem_t problem = problem_of(1, 10, 100, 64);
   skv_context_t *context;
   skv_plan_t *plan;
   cr_assert_eq(skv_context_create(&context, &options), SKV_OK);
-  cr_expect_eq(skv_plan_create(&plan, context, &problem, &watched), SKV_UNSUPPORTED);
   problem.leaf_tokens = problem.block_tokens = 64;
   cr_expect_eq(skv_plan_create(&plan, context, &problem, NULL), SKV_UNSUPPORTED);
   cr_expect(strstr(skv_context_error(context), "multiples of 128"), "%s",

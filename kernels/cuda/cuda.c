@@ -8,11 +8,14 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/merge.h"
 
-/* Of a plan: the device it was made on, and counters that are 0 between launches. */
+/* Of a plan: the device it was made on, counters that are 0 between launches, and, with several
+ * ranks, a stream for what travels. */
 typedef struct resources {
   skv__device_t device;
   int number;
   void *counters;
+  cudaStream_t second;
+  cudaEvent_t events[SKV__EVENT_COUNT];
 } resources_t;
 
 /* In the order in which they are asked; NULL-terminated. */
@@ -113,8 +116,25 @@ static size_t scratch_of(attentions_t attentions, const skv__job_t *job) {
 }
 
 static void close_resources(void *resources) {
-  cudaFree(((resources_t *)resources)->counters);
-  free(resources);
+  resources_t *mine = resources;
+  for (int i = 0; i < SKV__EVENT_COUNT; ++i)
+    if (mine->events[i])
+      cudaEventDestroy(mine->events[i]);
+  if (mine->second)
+    cudaStreamDestroy(mine->second);
+  cudaFree(mine->counters);
+  free(mine);
+}
+
+/* What travels goes first: it is short, and others wait for it. */
+static cudaError_t open_second(resources_t *resources) {
+  int least = 0, greatest = 0;
+  cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  if (code == cudaSuccess)
+    code = cudaStreamCreateWithPriority(&resources->second, cudaStreamNonBlocking, greatest);
+  for (int i = 0; code == cudaSuccess && i < SKV__EVENT_COUNT; ++i)
+    code = cudaEventCreateWithFlags(&resources->events[i], cudaEventDisableTiming);
+  return code;
 }
 
 static skv_status_t open_resources(attentions_t attentions, const skv__job_t *job, void **resources,
@@ -133,9 +153,11 @@ static skv_status_t open_resources(attentions_t attentions, const skv__job_t *jo
     code = cudaMemset(made->counters, 0, bytes);
   if (code == cudaSuccess)
     code = cudaStreamSynchronize(NULL); /* streams of the caller do not wait for it */
+  if (code == cudaSuccess && job->ranks > 1)
+    code = open_second(made);
   if (code != cudaSuccess) {
     close_resources(made);
-    return fail(error, code, "counters on the device");
+    return fail(error, code, "counters and streams on the device");
   }
   *resources = made;
   return SKV_OK;
@@ -177,6 +199,30 @@ static skv_status_t finish_rows(const skv__job_t *job, int32_t owner, const floa
   return fail(error, cudaGetLastError(), "finishing rows on the device");
 }
 
+/* ---- order among streams ---- */
+
+static void *second_stream(void *resources) {
+  return ((resources_t *)resources)->second;
+}
+
+static skv_status_t mark(void *resources, skv__event_t event, void *stream, skv__error_t *error) {
+  cudaError_t code = cudaEventRecord(((resources_t *)resources)->events[event], stream);
+  return code == cudaSuccess ? SKV_OK : fail(error, code, "an event of the exchange");
+}
+
+static skv_status_t follow(void *resources, skv__event_t event, void *stream, skv__error_t *error) {
+  cudaError_t code = cudaStreamWaitEvent(stream, ((resources_t *)resources)->events[event], 0);
+  return code == cudaSuccess ? SKV_OK : fail(error, code, "a wait for an event of the exchange");
+}
+
+static void fetch(void *to, const void *from, size_t bytes, void *stream) {
+  if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess)
+    cudaStreamSynchronize(stream);
+}
+
+static const skv__streams_t streams = {
+    .second = second_stream, .mark = mark, .follow = follow, .fetch = fetch};
+
 /* Attention over no keys: every row is EMPTY, and nobody looks at the tensors. */
 static bool no_keys(const skv__job_t *job) {
   for (int64_t i = 0; i < job->run_count; ++i)
@@ -208,7 +254,8 @@ static bool no_keys(const skv__job_t *job) {
   static skv_status_t NAME##_attend(const skv__job_t *job, const skv__finish_t *finish,            \
                                     void *scratch, void *stream, skv__error_t *error) {            \
     if (no_keys(job))                                                                              \
-      return finish_rows(job, 0, NULL, finish, 1, stream, error);                                  \
+      return finish_rows(job, job->run_count ? job->runs[0].owner : 0, NULL, finish, 1, stream,    \
+                         error);                                                                   \
     return launch(ATTENTIONS, job, finish, scratch, stream, error);                                \
   }                                                                                                \
   const skv__kernel_t skv__cuda_##NAME = {.name = TEXT,                                            \
@@ -222,7 +269,8 @@ static bool no_keys(const skv__job_t *job) {
                                           .evaluate = NAME##_evaluate,                             \
                                           .merge = merge,                                          \
                                           .finish = finish_rows,                                   \
-                                          .attend = NAME##_attend};
+                                          .attend = NAME##_attend,                                 \
+                                          .streams = &streams};
 
 KERNEL(sm90, "cuda.sm90", sm90_attentions, 9, false)
 KERNEL(plain_kernel, "cuda.plain", plain_attentions, 8, true)

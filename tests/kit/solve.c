@@ -10,6 +10,7 @@ typedef struct job {
   const kit_way_t *way;
   kit_answer_t *answer;
   pthread_mutex_t lock;
+  kit_world_t *wires; /* of ranks with devices, or NULL */
 } job_t;
 
 static int64_t element_bytes(skv_dtype_t dtype) {
@@ -44,9 +45,9 @@ bool kit_answer_same(const kit_answer_t *a, const kit_answer_t *b) {
 void kit_way_describe(const kit_way_t *way, char *text, size_t text_bytes) {
   const skv_plan_options_t *o = &way->options;
   snprintf(text, text_bytes,
-           "ranks %d threads %d chunk %lld kernel %s layout %d/%lld direction %d reduce %d "
-           "results %d rows %d workspace %lld",
-           (int)way->ranks, (int)way->threads, (long long)way->chunk_queries,
+           "ranks %d threads %d chunk %lld wiring %d kernel %s layout %d/%lld direction %d "
+           "reduce %d results %d rows %d workspace %lld",
+           (int)way->ranks, (int)way->threads, (long long)way->chunk_queries, (int)way->wiring,
            way->kernel ? way->kernel : "best", (int)o->layout, (long long)o->layout_run_blocks,
            (int)o->direction, (int)o->reduce, (int)o->results, (int)o->row_owner,
            (long long)o->workspace_bytes);
@@ -128,7 +129,8 @@ skv_status_t kit_execute(const kit_case_t *test, const kit_way_t *way, skv_plan_
   return SKV_OK;
 }
 
-static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inputs_t *inputs) {
+static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inputs_t *inputs,
+                            kit_device_t *device) {
   skv_plan_info_t info = {.struct_bytes = sizeof info};
   uint64_t bits = 0;
   if (skv_plan_info(plan, &info) != SKV_OK)
@@ -136,8 +138,13 @@ static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inpu
   char *workspace = kit_poisoned((size_t)info.workspace_bytes + 64);
   void *aligned = workspace + (64 - (uintptr_t)workspace % 64) % 64;
   skv_outputs_t outputs = outputs_for(job, rank, &bits);
-  skv_status_t status = kit_execute(job->test, job->way, plan, inputs, &outputs, aligned,
-                                    (size_t)info.workspace_bytes, NULL);
+  skv_status_t status =
+      kit_execute(job->test, job->way, plan, inputs, &outputs, aligned,
+                  (size_t)info.workspace_bytes, device ? kit_device_stream(device) : NULL);
+  if (device) { /* also after a failure: no work may be left */
+    skv_status_t late = kit_device_wait(device);
+    status = status == SKV_OK ? late : status;
+  }
   pthread_mutex_lock(&job->lock);
   job->answer->bits += bits;
   pthread_mutex_unlock(&job->lock);
@@ -152,9 +159,8 @@ static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inpu
   return status;
 }
 
-static skv_status_t run(job_t *job, int32_t rank, skv_context_t *context, skv_plan_t *plan) {
+static skv_status_t run(job_t *job, int32_t rank, skv_plan_t *plan, kit_device_t *device) {
   const skv_problem_t *p = &job->test->problem;
-  (void)context;
   size_t count = 0;
   skv_plan_key_intervals(plan, rank, NULL, &count);
   skv_interval_t *intervals = calloc(count + 1, sizeof *intervals);
@@ -167,7 +173,7 @@ static skv_status_t run(job_t *job, int32_t rank, skv_context_t *context, skv_pl
                    p->kv_heads, p->head_dim);
   inputs.v = dense(copy_owned(p, job->test->v, p->value_head_dim, intervals, count, owned), owned,
                    p->kv_heads, p->value_head_dim);
-  skv_status_t status = execute(job, rank, plan, &inputs);
+  skv_status_t status = execute(job, rank, plan, &inputs, device);
   kit_poisoned_free(inputs.k.data);
   kit_poisoned_free(inputs.v.data);
   free(intervals);
@@ -182,22 +188,31 @@ static int body(int32_t rank, skv_context_t *context, void *user) {
   skv_problem_t problem = job->test->problem;
   if (job->way->chunk_queries)
     problem.q_tokens = job->way->chunk_queries;
+  kit_device_t *device =
+      job->wires ? kit_device_open(context, job->way->wiring, job->wires, job->way->delay_seed)
+                 : NULL;
   skv_status_t status = skv_plan_create(&plan, context, &problem, &options);
   if (status == SKV_OK)
-    status = run(job, rank, context, plan);
+    status = run(job, rank, plan, device);
   if (status != SKV_OK)
     fprintf(stderr, "rank %d: %s: %s\n", (int)rank, skv_status_name(status),
             skv_context_error(context));
   skv_plan_destroy(plan);
+  if (device)
+    kit_device_close(device);
   return (int)status;
 }
 
 bool kit_solve(const kit_case_t *test, const kit_way_t *way, kit_answer_t *answer) {
-  job_t job = {test, way, answer, PTHREAD_MUTEX_INITIALIZER};
+  job_t job = {test, way, answer, PTHREAD_MUTEX_INITIALIZER, NULL};
   answer->bits = 0;
   int32_t ranks = way->ranks ? way->ranks : 1;
+  if (way->wiring)
+    job.wires = kit_world_create(ranks, way->delay_seed);
   int result = kit_run_ranks(ranks, way->threads ? way->threads : 1, way->kernel, way->delay_seed,
                              body, &job);
+  if (job.wires)
+    kit_world_destroy(job.wires);
   if (!kit_guards_intact(answer->o) || !kit_guards_intact(answer->lse)) {
     fprintf(stderr, "a write past the outputs\n");
     return false;

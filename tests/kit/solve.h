@@ -2,6 +2,7 @@
 #ifndef KIT_SOLVE_H
 #define KIT_SOLVE_H
 
+#include "fake_device.h"
 #include "kit.h"
 
 /* How to compute it. Zero-initialised (but struct_bytes of options): one rank, auto everything. */
@@ -9,6 +10,7 @@ typedef struct kit_way {
   int32_t ranks, threads; /* 0: 1 */
   const char *kernel;     /* NULL: the best */
   uint64_t delay_seed;
+  kit_wiring_t wiring;   /* ranks with devices that are none */
   int64_t chunk_queries; /* > 0: so many queries an execute; causal chunks see no later key */
   skv_plan_options_t options;
 } kit_way_t;

@@ -1,0 +1,33 @@
+/* streams.h: what a device offers besides attention: a second stream beside the caller's, order
+ * between the two, and copies. Kernels of the CPU have none of it: their work is done on return. */
+#ifndef SKV_STREAMS_H
+#define SKV_STREAMS_H
+
+#include <stddef.h>
+
+#include "error.h"
+#include "kernels/job.h"
+
+/* The events that a plan's resources hold. */
+typedef enum skv__event {
+  SKV__EVENT_FORK,                              /* the caller's stream hands over to the second */
+  SKV__EVENT_JOIN,                              /* and the second hands back */
+  SKV__EVENT_BANK,                              /* [2] the exchange of a bank is over */
+  SKV__EVENT_ARRIVED = SKV__EVENT_BANK + 2,     /* [3] a buffer of keys and values is filled */
+  SKV__EVENT_ATTENDED = SKV__EVENT_ARRIVED + 3, /* [3] and may be filled again */
+  SKV__EVENT_COUNT = SKV__EVENT_ATTENDED + 3
+} skv__event_t;
+
+typedef struct skv__streams {
+  /* Of the plan's resources: takes work before the caller's stream where both have some. */
+  void *(*second)(void *resources);
+  /* What is on `stream` by now; and: what comes on `stream` from now on waits for what was marked
+   * last. Nothing waits on the host, and a CUDA graph may capture both. */
+  skv_status_t (*mark)(void *resources, skv__event_t event, void *stream, skv__error_t *error);
+  skv_status_t (*follow)(void *resources, skv__event_t event, void *stream, skv__error_t *error);
+  /* To the host, once `stream` has come so far: waits. What goes wrong is reported by the finish
+   * that follows. */
+  void (*fetch)(void *to, const void *from, size_t bytes, void *stream);
+} skv__streams_t;
+
+#endif
