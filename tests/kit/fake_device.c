@@ -377,10 +377,21 @@ static void destroy(void *impl, bool healthy) {
   (void)impl, (void)healthy;
 }
 
-static const skv__transport_t ordered_wire = {"ordered", SIZE_MAX, start_in_group, test_at_once,
-                                              cancel,    on,       group,          destroy};
-static const skv__transport_t polled_wire = {
-    "polled", SIZE_MAX, start_through_host, test_through_host, cancel, on, NULL, destroy};
+static const skv__transport_t ordered_wire = {.name = "ordered",
+                                              .piece_bytes = SIZE_MAX,
+                                              .start = start_in_group,
+                                              .test = test_at_once,
+                                              .cancel = cancel,
+                                              .on = on,
+                                              .group = group,
+                                              .destroy = destroy};
+static const skv__transport_t polled_wire = {.name = "polled",
+                                             .piece_bytes = SIZE_MAX,
+                                             .start = start_through_host,
+                                             .test = test_through_host,
+                                             .cancel = cancel,
+                                             .on = on,
+                                             .destroy = destroy};
 
 /* ---- the device ---- */
 
