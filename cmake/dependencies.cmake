@@ -99,7 +99,7 @@ endif()
 
 # 2.14 has communicators that do not block. The transport starts from MPI.
 set(SKV_HAVE_NCCL FALSE)
-if(SKV_HAVE_CUDA AND MPI_C_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/src/context_nccl.c)
+if(SKV_HAVE_CUDA AND MPI_C_FOUND)
   list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
   find_package(NCCL 2.14 QUIET)
   set(SKV_HAVE_NCCL ${NCCL_FOUND})

@@ -50,8 +50,11 @@ static void let_go(skv__comm_t *comm) {
 }
 
 void skv__comm_break(skv__comm_t *comm) {
+  bool first = !comm->broken;
   comm->broken = true;
   let_go(comm);
+  if (first && comm->transport->abandon)
+    comm->transport->abandon(comm->impl);
   if (comm->control != comm)
     skv__comm_break(comm->control);
 }
@@ -194,6 +197,14 @@ skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *do
   SKV_TRY(breaks(comm, test(comm, request)));
   *done = !request->active;
   return SKV_OK;
+}
+
+skv_status_t skv__comm_leave(skv__comm_t *comm) {
+  if (comm->broken)
+    return refuse(comm);
+  if (!comm->transport->leave)
+    return SKV_OK;
+  return breaks(comm, comm->transport->leave(comm->impl, comm->error));
 }
 
 void skv__comm_on(skv__comm_t *comm, void *stream) {

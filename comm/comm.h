@@ -40,7 +40,7 @@ typedef enum skv__stall { SKV__STALL_PEER, SKV__STALL_COMPUTE, SKV__STALL_COPY }
 
 /* What a transport provides. All calls return at once. */
 typedef struct skv__transport {
-  const char *name; /* "self", "mpi", "staged" */
+  const char *name; /* "self", "mpi", "staged", "nccl" */
   /* Largest message that one start may carry; comm cuts longer ones into pieces. */
   size_t piece_bytes;
   skv_status_t (*start)(void *impl, skv__request_t *request, size_t offset, size_t bytes,
@@ -58,6 +58,14 @@ typedef struct skv__transport {
   skv_status_t (*group)(void *impl, bool begins, skv__error_t *error);
   /* Or NULL: always its peer. */
   skv__stall_t (*stall)(void *impl, const skv__request_t *request);
+  /* Or NULL; for transports whose messages are part of a stream. What has gone wrong with them
+   * meanwhile. */
+  skv_status_t (*fault)(void *impl, skv__error_t *error);
+  /* Or NULL. Collective: end what the ranks have together, before destroy. */
+  skv_status_t (*leave)(void *impl, skv__error_t *error);
+  /* Or NULL. The comm is broken: free the device of messages that will never come. Takes two
+   * seconds at most. */
+  void (*abandon)(void *impl);
   void (*destroy)(void *impl, bool healthy);
 } skv__transport_t;
 
@@ -84,6 +92,7 @@ struct skv__comm {
   int32_t waits_for;            /* told to the others when a wait expires */
   struct skv__pulse *pulses;    /* [ranks], of wait.c */
   double next_pulse;
+  uint32_t watches_begun, watches_ended; /* counted ones */
 };
 
 /* For transports: takes `impl` (destroyed on failure). */
@@ -92,6 +101,9 @@ skv_status_t skv__comm_create(skv__comm_t **comm, const skv__transport_t *transp
                               skv__error_t *error);
 skv_status_t skv__comm_create_self(skv__comm_t **comm, double timeout_seconds, skv__error_t *error);
 void skv__comm_destroy(skv__comm_t *comm);
+/* Collective: part from the other ranks in order. Destroy does it too, but has no way to say what
+ * went wrong. */
+skv_status_t skv__comm_leave(skv__comm_t *comm);
 
 /* Start a message. Zero bytes are done at once, and nothing is sent. */
 skv_status_t skv__comm_send(skv__comm_t *comm, skv__request_t *request, int32_t peer,
@@ -126,6 +138,23 @@ skv_status_t skv__wait_idle(skv__comm_t *comm, skv__wait_t *wait, const skv__req
                             const char *operation);
 /* Whoever computes for long calls this now and then: those who wait for this rank are told. */
 skv_status_t skv__comm_pulse(skv__comm_t *comm);
+
+/* watch.c: a wait for something that other ranks have a part in and no message shows: a device's
+ * queue, the opening of a transport. All ranks do it alike, and each says all the while that it is
+ * there; who has been silent for the timeout is to blame. A counted watch may last as long as it
+ * likes on some ranks after it has ended on others, which then need not say anything. */
+typedef struct skv__watch {
+  double since, next_look;
+  uint32_t idle;
+  bool counted;
+} skv__watch_t;
+skv_status_t skv__watch_begin(skv__comm_t *comm, skv__watch_t *watch, bool counted);
+/* Nothing moved: pause, as skv__wait_idle does. SKV_TIMEOUT when a rank has been silent for too
+ * long, or, if `limited`, when the watch has lasted for the timeout. */
+skv_status_t skv__watch_idle(skv__comm_t *comm, skv__watch_t *watch, bool limited,
+                             const char *operation);
+skv_status_t skv__watch_end(skv__comm_t *comm, const skv__watch_t *watch);
+
 /* Cancel all messages and refuse new ones; of a wire, also of the comm beside it. */
 void skv__comm_break(skv__comm_t *comm);
 

@@ -14,7 +14,7 @@
 
 #include "comm/blame.h"
 
-enum { TAG_PULSE = SKV__TAG_MAX + 5, LOOKS = 8 };
+enum { TAG_PULSE = SKV__TAG_MAX + 5 };
 
 double skv__comm_now(void) {
   struct timespec time;
@@ -32,8 +32,7 @@ void skv__comm_pause(uint32_t *idle) {
   nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-/* Tell everybody; whoever has not taken the last word yet is left out. */
-static skv_status_t tell(skv__comm_t *comm, int32_t steps) {
+skv_status_t skv__pulse_tell(skv__comm_t *comm, int32_t steps) {
   for (int32_t rank = 0; rank < comm->ranks; rank++) {
     struct skv__pulse *pulse = &comm->pulses[rank];
     bool done = true;
@@ -43,14 +42,13 @@ static skv_status_t tell(skv__comm_t *comm, int32_t steps) {
       SKV_TRY(skv__comm_test(comm, &pulse->out, &done));
     if (!done)
       continue;
-    pulse->told = steps;
+    pulse->told = (skv__word_t){.steps = steps, .watches = comm->watches_ended};
     SKV_TRY(skv__comm_send(comm, &pulse->out, rank, &pulse->told, sizeof pulse->told, TAG_PULSE));
   }
   return SKV_OK;
 }
 
-/* Take all words that have come from `peer`; *steps is the least of them, or stays. */
-static skv_status_t listen(skv__comm_t *comm, int32_t peer, int32_t *steps) {
+skv_status_t skv__pulse_listen(skv__comm_t *comm, int32_t peer, int32_t *steps) {
   struct skv__pulse *pulse = &comm->pulses[peer];
   for (;;) {
     bool done;
@@ -60,8 +58,11 @@ static skv_status_t listen(skv__comm_t *comm, int32_t peer, int32_t *steps) {
     SKV_TRY(skv__comm_test(comm, &pulse->in, &done));
     if (!done)
       return SKV_OK;
-    if (pulse->heard < *steps)
-      *steps = pulse->heard;
+    pulse->heard_at = skv__comm_now();
+    if ((int32_t)(pulse->heard.watches - pulse->watches) > 0)
+      pulse->watches = pulse->heard.watches;
+    if (pulse->heard.steps < *steps)
+      *steps = pulse->heard.steps;
   }
 }
 
@@ -69,8 +70,8 @@ skv_status_t skv__comm_pulse(skv__comm_t *comm) {
   double now = skv__comm_now();
   if (comm->ranks == 1 || now < comm->next_pulse)
     return SKV_OK;
-  comm->next_pulse = now + comm->timeout_seconds / LOOKS;
-  return tell(comm, 0);
+  comm->next_pulse = now + comm->timeout_seconds / SKV__LOOKS;
+  return skv__pulse_tell(comm, 0);
 }
 
 static skv_status_t expired(skv__comm_t *comm, const skv__request_t *request, const char *operation,
@@ -107,17 +108,17 @@ static skv_status_t idle(skv__comm_t *comm, skv__wait_t *wait, const skv__reques
   double now = skv__comm_now();
   if (wait->since == 0) {
     wait->since = now;
-    wait->next_look = now + comm->timeout_seconds / LOOKS;
+    wait->next_look = now + comm->timeout_seconds / SKV__LOOKS;
   }
   if (now >= wait->next_look) {
     int32_t steps = comm->ranks;
-    SKV_TRY(listen(comm, late->peer, &steps));
+    SKV_TRY(skv__pulse_listen(comm, late->peer, &steps));
     if (wait->looked && steps < comm->ranks) { /* the first look only clears what is old */
       wait->since = now;
-      SKV_TRY(tell(comm, steps + 1));
+      SKV_TRY(skv__pulse_tell(comm, steps + 1));
     }
     wait->looked = true;
-    wait->next_look = now + comm->timeout_seconds / LOOKS;
+    wait->next_look = now + comm->timeout_seconds / SKV__LOOKS;
   }
   if (now - wait->since > comm->timeout_seconds)
     return stall == SKV__STALL_COPY ? copy_expired(comm, late, operation, now - wait->since)

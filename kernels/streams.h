@@ -3,6 +3,7 @@
 #ifndef SKV_STREAMS_H
 #define SKV_STREAMS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "error.h"
@@ -28,6 +29,8 @@ typedef struct skv__streams {
   /* To the host, once `stream` has come so far: waits. What goes wrong is reported by the finish
    * that follows. */
   void (*fetch)(void *to, const void *from, size_t bytes, void *stream);
+  /* Whether all that was given to `stream` is done, or what went wrong there. Never waits. */
+  skv_status_t (*finished)(void *stream, bool *yes, skv__error_t *error);
 } skv__streams_t;
 
 #endif

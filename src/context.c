@@ -104,6 +104,10 @@ skv_status_t skv_context_create(skv_context_t **context, const skv_context_optio
   return skv__context_create(context, open_self, NULL, NULL, options);
 }
 
+skv_status_t skv__context_leave(skv_context_t *context) {
+  return context->wire ? skv__comm_leave(context->wire) : SKV_OK;
+}
+
 void skv_context_destroy(skv_context_t *context) {
   if (!context)
     return;

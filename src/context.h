@@ -32,4 +32,11 @@ skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t ope
                                  skv__wire_opener_t device_wire,
                                  const skv_context_options_t *given);
 
+/* Opens a comm over `argument`, an MPI_Comm. */
+skv_status_t skv__context_open_mpi(skv__comm_t **comm, double timeout_seconds, void *argument,
+                                   skv__error_t *error);
+/* Collective: parts from the other ranks in order, within the deadline. Destroy does it too, but
+ * has no way to say what went wrong. */
+skv_status_t skv__context_leave(skv_context_t *context);
+
 #endif

@@ -3,8 +3,8 @@
 #include "context.h"
 #include "skv_mpi.h"
 
-static skv_status_t open_mpi(skv__comm_t **comm, double timeout_seconds, void *argument,
-                             skv__error_t *error) {
+skv_status_t skv__context_open_mpi(skv__comm_t **comm, double timeout_seconds, void *argument,
+                                   skv__error_t *error) {
   const MPI_Comm *communicator = argument;
   return skv__comm_create_mpi(comm, *communicator, timeout_seconds, error);
 }
@@ -17,5 +17,5 @@ static const skv__wire_opener_t device_wire = NULL;
 
 skv_status_t skv_context_create_mpi(skv_context_t **context, MPI_Comm communicator,
                                     const skv_context_options_t *options) {
-  return skv__context_create(context, open_mpi, &communicator, device_wire, options);
+  return skv__context_create(context, skv__context_open_mpi, &communicator, device_wire, options);
 }

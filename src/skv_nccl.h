@@ -12,7 +12,9 @@ extern "C" {
 
 /* Collective over `communicator`, as skv_context_create_mpi; MPI carries what ranks agree on, NCCL
  * the states, keys and values. The device that is current in the calling thread is the rank's, no
- * other rank's, and the options' backend is CUDA. Executes only enqueue: wait with skv_wait. */
+ * other rank's, and the options' backend is CUDA. Executes only enqueue: wait with skv_wait. CUDA
+ * graphs that captured executes must be destroyed before the context, which waits for them, though
+ * not for longer than the timeout. */
 SKV_API skv_status_t skv_context_create_nccl(skv_context_t **context, MPI_Comm communicator,
                                              const skv_context_options_t *options);
 

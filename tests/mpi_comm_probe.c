@@ -88,6 +88,37 @@ static skv_status_t chain(probe_t *probe) {
   return skv__comm_wait(comm, &request, 1, "chain");
 }
 
+/* Watches a clock of its own that runs for `seconds`. */
+static skv_status_t watch_for(skv__comm_t *comm, double seconds, bool limited) {
+  skv__watch_t watch;
+  double until = skv__comm_now() + seconds;
+  SKV_TRY(skv__watch_begin(comm, &watch, !limited));
+  while (skv__comm_now() < until)
+    SKV_TRY(skv__watch_idle(comm, &watch, limited, "watching"));
+  return skv__watch_end(comm, &watch);
+}
+
+/* Watches that last for longer than the timeout on all ranks, then on rank 0 alone, while the
+ * others are silent; the last rank gets signal `argument` in the third, if it is none of these. */
+static skv_status_t watches(probe_t *probe) {
+  skv__comm_t *comm = probe->comm;
+  double timeout_seconds = comm->timeout_seconds;
+  SKV_TRY(watch_for(comm, 1.5 * timeout_seconds, false));
+  for (int i = 0; i < 1000;
+       i++) /* words of short ones must not pile up, nor excuse later silence */
+    SKV_TRY(watch_for(comm, 0, false));
+  SKV_TRY(skv__comm_barrier(comm, "between"));
+  SKV_TRY(watch_for(comm, comm->rank == 0 ? 2 * timeout_seconds : 0.1, false));
+  if (comm->rank != 0)
+    usleep((useconds_t)(1.5e6 * timeout_seconds));
+  SKV_TRY(skv__comm_barrier(comm, "after a long one"));
+  if (probe->argument < 0)
+    return watch_for(comm, 2 * timeout_seconds, true);
+  if (probe->argument && comm->rank == comm->ranks - 1)
+    raise((int)probe->argument);
+  return watch_for(comm, 0.5 + (probe->argument ? 2 * timeout_seconds : 0), false);
+}
+
 /* Ping-pong of 8 bytes: microseconds one way on stdout. */
 static skv_status_t latency(probe_t *probe) {
   skv__comm_t *comm = probe->comm;
@@ -112,7 +143,7 @@ static const struct {
   skv_status_t (*run)(probe_t *probe);
 } modes[] = {{"healthy", healthy},     {"agree", agree},      {"unequal", unequal},
              {"message", one_message}, {"lose", lose_a_rank}, {"chain", chain},
-             {"latency", latency}};
+             {"latency", latency},     {"watches", watches}};
 
 static int report(skv_status_t status, const char *text) {
   if (status != SKV_OK)

@@ -1,8 +1,9 @@
 /* mpi_wire_probe.c: what tests/faults/gpu.sh starts under mpirun: messages of device memory.
- *   mpi_wire_probe TIMEOUT staged|nccl MODE [ARGUMENT]
+ *   mpi_wire_probe TIMEOUT staged|nccl MODE [ARGUMENT [PHASE]]
  * Ranks take the GPUs in turn. It exits with the status of what it did; a failure is one line on
  * stderr. */
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +11,18 @@
 #include <unistd.h>
 
 #include "comm/comm_mpi.h"
+#ifdef SKV_HAVE_NCCL
+#include "comm/comm_nccl.h"
+#endif
+#include "context.h"
 
 enum { TAG = 7, MOST_RANKS = 8 };
 
 typedef struct probe {
-  skv__comm_t *comm, *wire;
-  skv__error_t error;
+  skv_context_t context; /* for skv_wait */
   cudaStream_t stream;
-  const char *argument;
+  const char *argument, *phase;
+  double timeout_seconds;
 } probe_t;
 
 /* Word `i` of message `number` from one rank to another. */
@@ -55,7 +60,7 @@ static bool holds(const message_t *message, const uint64_t *words, unsigned char
 
 /* Messages of these sizes to everybody and from everybody, all under way at once. */
 static skv_status_t exchange(probe_t *probe, const size_t *sizes, int count) {
-  skv__comm_t *wire = probe->wire;
+  skv__comm_t *wire = probe->context.wire;
   int32_t me = wire->rank;
   size_t most = 8;
   for (int i = 0; i < count; i++)
@@ -81,7 +86,7 @@ static skv_status_t exchange(probe_t *probe, const size_t *sizes, int count) {
     SKV_TRY(skv__comm_wait(wire, &out[m].request, 1, "exchange"));
     SKV_TRY(skv__comm_wait(wire, &in[m].request, 1, "exchange"));
   }
-  cudaStreamSynchronize(probe->stream);
+  SKV_TRY(skv_wait(&probe->context, probe->stream));
   for (int m = 0; m < messages; m++) {
     fill(words, sizes[m % count], m / count, me, m % count);
     if (m / count != me && !holds(&in[m], words, scratch))
@@ -93,8 +98,8 @@ static skv_status_t exchange(probe_t *probe, const size_t *sizes, int count) {
   free(in);
   free(words);
   free(scratch);
-  return wrong ? skv__fail(&probe->error, SKV_INTERNAL, "rank %d: %d of %d messages are wrong",
-                           (int)me, wrong, messages - count)
+  return wrong ? skv__fail(&probe->context.error, SKV_INTERNAL,
+                           "rank %d: %d of %d messages are wrong", (int)me, wrong, messages - count)
                : SKV_OK;
 }
 
@@ -113,7 +118,7 @@ static skv_status_t sizes(probe_t *probe) {
 /* Pairs exchange ARGUMENT bytes both ways: GB/s one way, and microseconds of a turn. */
 static skv_status_t rate(probe_t *probe) {
   enum { TURNS = 20 };
-  skv__comm_t *wire = probe->wire;
+  skv__comm_t *wire = probe->context.wire;
   int32_t peer = wire->rank ^ 1;
   message_t out = {0}, in = {0};
   size_t bytes = (size_t)atoll(probe->argument);
@@ -124,7 +129,7 @@ static skv_status_t rate(probe_t *probe) {
   SKV_TRY(make(&in, bytes, NULL));
   for (int turn = -2; turn < TURNS; turn++) {
     if (turn == 0) {
-      cudaStreamSynchronize(probe->stream);
+      SKV_TRY(skv_wait(&probe->context, probe->stream));
       begin = skv__comm_now();
     }
     SKV_TRY(skv__comm_group_begin(wire));
@@ -134,7 +139,7 @@ static skv_status_t rate(probe_t *probe) {
     SKV_TRY(skv__comm_wait(wire, &out.request, 1, "rate"));
     SKV_TRY(skv__comm_wait(wire, &in.request, 1, "rate"));
   }
-  cudaStreamSynchronize(probe->stream);
+  SKV_TRY(skv_wait(&probe->context, probe->stream));
   double seconds = (skv__comm_now() - begin) / TURNS;
   if (wire->rank == 0)
     printf("%s: %zu bytes: %.1f us a turn, %.2f GB/s each way\n", wire->transport->name, bytes,
@@ -144,19 +149,85 @@ static skv_status_t rate(probe_t *probe) {
   return SKV_OK;
 }
 
-/* The last rank gets signal ARGUMENT in the middle of exchanges. */
+/* The last rank gets signal ARGUMENT in PHASE, or sleeps there when it is 0. */
+static void lose_in(const probe_t *probe, const char *phase) {
+  if (!probe->phase || strcmp(probe->phase, phase) != 0 ||
+      probe->context.comm->rank != probe->context.comm->ranks - 1)
+    return;
+  if (atoi(probe->argument))
+    raise(atoi(probe->argument));
+  sleep(30);
+}
+
+/* Something to lose a rank in. */
 static skv_status_t lose(probe_t *probe) {
   static const size_t three[] = {100, 5 << 20, 20 << 20};
   SKV_TRY(exchange(probe, three, 3));
-  if (probe->wire->rank == probe->wire->ranks - 1)
-    raise(atoi(probe->argument));
+  lose_in(probe, "exchange");
   return exchange(probe, three, 3);
+}
+
+static void CUDART_CB be_long(void *user) {
+  usleep((useconds_t)(1e6 * *(const double *)user));
+}
+
+/* Rank 0's stream is busy for two and a half timeouts before an exchange. */
+static skv_status_t busy(probe_t *probe) {
+  static const size_t two[] = {100, 5 << 20};
+  double seconds = 2.5 * probe->timeout_seconds;
+  if (probe->context.wire->rank == 0)
+    cudaLaunchHostFunc(probe->stream, be_long, &seconds);
+  return exchange(probe, two, 2);
+}
+
+static skv_status_t swap(probe_t *probe, message_t *out, message_t *in) {
+  skv__comm_t *wire = probe->context.wire;
+  int32_t to = (wire->rank + 1) % wire->ranks, from = (wire->rank + wire->ranks - 1) % wire->ranks;
+  SKV_TRY(skv__comm_group_begin(wire));
+  SKV_TRY(skv__comm_send(wire, &out->request, to, out->device, out->bytes, TAG));
+  SKV_TRY(skv__comm_receive(wire, &in->request, from, in->device, in->bytes, TAG));
+  SKV_TRY(skv__comm_group_end(wire));
+  SKV_TRY(skv__comm_wait(wire, &out->request, 1, "swap"));
+  return skv__comm_wait(wire, &in->request, 1, "swap");
+}
+
+/* A CUDA graph of an exchange, captured in the strictest way, as the first that a wire is used for.
+ */
+static skv_status_t capture(probe_t *probe) {
+  enum { WORDS = 1000, REPLAYS = 200 };
+  message_t out = {0}, in = {0};
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t executable = NULL;
+  uint64_t words[WORDS];
+  unsigned char scratch[sizeof words + 1];
+  int32_t me = probe->context.wire->rank, ranks = probe->context.wire->ranks;
+  fill(words, sizeof words, me, 0, 3);
+  SKV_TRY(make(&out, sizeof words, words));
+  SKV_TRY(make(&in, sizeof words, NULL));
+  cudaError_t code = cudaStreamBeginCapture(probe->stream, cudaStreamCaptureModeGlobal);
+  skv_status_t status = swap(probe, &out, &in);
+  if (code == cudaSuccess)
+    code = cudaStreamEndCapture(probe->stream, &graph);
+  if (code == cudaSuccess)
+    code = cudaGraphInstantiate(&executable, graph, 0);
+  if (status != SKV_OK || code != cudaSuccess)
+    return skv__fail(&probe->context.error, SKV_INTERNAL, "capture: %s", cudaGetErrorString(code));
+  double begin = skv__comm_now();
+  for (int i = 0; i < REPLAYS; i++)
+    cudaGraphLaunch(executable, probe->stream);
+  SKV_TRY(skv_wait(&probe->context, probe->stream));
+  if (me == 0)
+    printf("capture: %.1f us a replay\n", 1e6 * (skv__comm_now() - begin) / REPLAYS);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  fill(words, sizeof words, (me + ranks - 1) % ranks, 0, 3);
+  return holds(&in, words, scratch) ? SKV_OK : SKV_INTERNAL;
 }
 
 /* Rank 0 sends 50 bytes where 100 are expected. */
 static skv_status_t unequal(probe_t *probe) {
   message_t message = {0};
-  skv__comm_t *wire = probe->wire;
+  skv__comm_t *wire = probe->context.wire;
   SKV_TRY(make(&message, 100, NULL));
   if (wire->rank > 1)
     return SKV_OK;
@@ -173,37 +244,81 @@ static skv_status_t nothing(probe_t *probe) {
 static const struct {
   const char *name;
   skv_status_t (*run)(probe_t *probe);
-} modes[] = {
-    {"sizes", sizes}, {"rate", rate}, {"lose", lose}, {"unequal", unequal}, {"nothing", nothing}};
+} modes[] = {{"sizes", sizes},     {"rate", rate},       {"lose", lose},      {"busy", busy},
+             {"capture", capture}, {"unequal", unequal}, {"nothing", nothing}};
 
-static skv_status_t open_wire(probe_t *probe, const char *kind, double timeout_seconds) {
+static skv_status_t finished(void *stream, bool *yes, skv__error_t *error) {
+  cudaError_t code = cudaStreamQuery(stream);
+  *yes = code == cudaSuccess;
+  return *yes || code == cudaErrorNotReady
+             ? SKV_OK
+             : skv__fail(error, SKV_INTERNAL, "stream: %s", cudaGetErrorString(code));
+}
+/* All that skv_wait asks of a kernel. */
+static const skv__streams_t streams = {.finished = finished};
+static const skv__kernel_t kernel = {.backend = SKV_BACKEND_CUDA, .streams = &streams};
+
+static skv_status_t open_wire(probe_t *probe, const char *kind) {
+  skv_context_t *context = &probe->context;
   int devices = 0;
-  SKV_TRY(skv__comm_create_mpi(&probe->comm, MPI_COMM_WORLD, timeout_seconds, &probe->error));
+  SKV_TRY(skv__comm_create_mpi(&context->comm, MPI_COMM_WORLD, probe->timeout_seconds,
+                               &context->error));
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
-    return skv__fail(&probe->error, SKV_UNSUPPORTED, "no GPU");
-  cudaSetDevice(probe->comm->rank % devices);
-  if (strcmp(kind, "staged") != 0)
-    return SKV_INVALID;
-  SKV_TRY(skv__comm_create_staged(&probe->wire, probe->comm, &probe->error));
+    return skv__fail(&context->error, SKV_UNSUPPORTED, "no GPU");
+  cudaSetDevice(context->comm->rank % devices);
+  context->kernel = &kernel;
   cudaStreamCreateWithFlags(&probe->stream, cudaStreamNonBlocking);
-  skv__comm_on(probe->wire, probe->stream);
+  lose_in(probe, "open");
+  skv_status_t status = SKV_INVALID;
+  if (!strcmp(kind, "staged"))
+    status = skv__comm_create_staged(&context->wire, context->comm, &context->error);
+#ifdef SKV_HAVE_NCCL
+  if (!strcmp(kind, "nccl"))
+    status = skv__comm_create_nccl(&context->wire, context->comm, &context->error);
+#endif
+  if (status != SKV_OK)
+    return status;
+  skv__comm_on(context->wire, probe->stream);
   return SKV_OK;
+}
+
+/* Signals that come in the middle of something: after PHASE milliseconds. */
+static void *lose_later(void *user) {
+  const probe_t *probe = user;
+  usleep((useconds_t)atoi(probe->phase) * 1000);
+  raise(atoi(probe->argument));
+  return NULL;
 }
 
 int main(int count, char **arguments) {
   if (count < 4)
     return 99;
   int level;
-  probe_t probe = {.argument = count > 4 ? arguments[4] : "0"};
+  pthread_t thread;
+  probe_t probe = {.timeout_seconds = atof(arguments[1]),
+                   .argument = count > 4 ? arguments[4] : "0",
+                   .phase = count > 5 ? arguments[5] : NULL};
   MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
-  skv_status_t status = open_wire(&probe, arguments[2], atof(arguments[1]));
+  int rank, ranks;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (probe.phase && rank == ranks - 1 && atoi(probe.phase))
+    pthread_create(&thread, NULL, lose_later, &probe);
+  double begin = skv__comm_now();
+  skv_status_t status = open_wire(&probe, arguments[2]);
+  if (status == SKV_OK && rank == 0)
+    printf("opened in %.2f s\n", skv__comm_now() - begin);
   for (size_t i = 0; status == SKV_OK && i < sizeof modes / sizeof *modes; i++)
     if (!strcmp(modes[i].name, arguments[3]))
       status = modes[i].run(&probe);
-  skv__comm_destroy(probe.wire);
-  skv__comm_destroy(probe.comm);
+  if (status == SKV_OK) {
+    lose_in(&probe, "leave");
+    status = skv__comm_leave(probe.context.wire);
+  }
+  skv__comm_destroy(probe.context.wire);
+  skv__comm_destroy(probe.context.comm);
   if (status != SKV_OK)
-    fprintf(stderr, "%s: %s\n", skv_status_name(status), probe.error.text);
+    fprintf(stderr, "%s: %s\n", skv_status_name(status), probe.context.error.text);
   else
     MPI_Finalize();
   fflush(NULL);

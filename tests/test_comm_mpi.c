@@ -124,6 +124,16 @@ Test(comm_mpi, a_stopped_rank_is_named) {
             outcome->text);
 }
 
+Test(comm_mpi, watches_last_while_everybody_lives) {
+  char arguments[64];
+  expect(3, "1 0 watches 0", SKV_OK, "");
+  expect(1, "1 0 watches 0", SKV_OK, "");
+  expect(2, "1 0 watches -1", SKV_TIMEOUT, "'watching' took longer than 1.0 s, though every rank");
+  snprintf(arguments, sizeof arguments, "1 0 watches %d", SIGSTOP);
+  expect(3, arguments, SKV_TIMEOUT, "of rank 2 for 1.");
+  expect(3, arguments, SKV_TIMEOUT, "rank 2 has died, stopped");
+}
+
 Test(comm_mpi, mpi_must_be_running) {
   expect(2, "2 0 uninitialised 0", SKV_INVALID, "MPI is not initialised");
   expect(2, "2 0 single 0", SKV_INVALID, "MPI_THREAD_FUNNELED");

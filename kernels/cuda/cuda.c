@@ -220,8 +220,14 @@ static void fetch(void *to, const void *from, size_t bytes, void *stream) {
     cudaStreamSynchronize(stream);
 }
 
+static skv_status_t finished(void *stream, bool *yes, skv__error_t *error) {
+  cudaError_t code = cudaStreamQuery(stream);
+  *yes = code == cudaSuccess;
+  return *yes || code == cudaErrorNotReady ? SKV_OK : fail(error, code, "work on the GPU");
+}
+
 static const skv__streams_t streams = {
-    .second = second_stream, .mark = mark, .follow = follow, .fetch = fetch};
+    .second = second_stream, .mark = mark, .follow = follow, .fetch = fetch, .finished = finished};
 
 /* Attention over no keys: every row is EMPTY, and nobody looks at the tensors. */
 static bool no_keys(const skv__job_t *job) {

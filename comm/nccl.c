@@ -1,0 +1,316 @@
+/* nccl.c: bytes from GPU to GPU through NCCL, as part of a stream. NCCL only sends and receives; it
+ * never adds. All its calls return at once (ncclConfig_t.blocking is 0), and what they begin is
+ * polled. */
+#include "comm/comm_nccl.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "comm/wait.h"
+
+typedef struct nccl {
+  ncclComm_t comm;
+  skv__comm_t *control;
+  cudaStream_t stream;
+  int device;
+  bool grouped, left;
+} nccl_t;
+
+int skv__nccl_version(void) {
+  int version = 0;
+  ncclGetVersion(&version);
+  return version;
+}
+
+static skv_status_t failed(const nccl_t *nccl, ncclResult_t code, const char *doing,
+                           skv__error_t *error) {
+  size_t free_bytes = 0, all_bytes = 0;
+  cudaMemGetInfo(&free_bytes, &all_bytes); /* what NCCL reports may be for want of memory */
+  cudaGetLastError();
+  return skv__fail(error, SKV_TRANSPORT,
+                   "rank %d: %s: NCCL says %s: %s (%zu of %zu bytes of GPU memory are free)",
+                   (int)nccl->control->rank, doing, ncclGetErrorString(code),
+                   ncclGetLastError(nccl->comm), free_bytes, all_bytes);
+}
+
+/* ---- waiting ---- */
+
+/* A group takes NCCL's thread about 0.1 ms: no time to sleep. */
+static const double brisk_seconds = 1e-3;
+
+/* What was begun is still going on, done, or failed. */
+static skv_status_t look(nccl_t *nccl, const char *operation, bool *settled, skv__error_t *error) {
+  ncclResult_t state = ncclSuccess;
+  ncclResult_t code = ncclCommGetAsyncError(nccl->comm, &state);
+  *settled = state != ncclInProgress;
+  if (code == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
+    return SKV_OK;
+  return failed(nccl, code == ncclSuccess ? state : code, operation, error);
+}
+
+static skv_status_t settle(nccl_t *nccl, const char *operation, skv__error_t *error) {
+  skv__watch_t watch;
+  bool settled = false;
+  SKV_TRY(look(nccl, operation, &settled, error));
+  if (settled)
+    return SKV_OK;
+  SKV_TRY(skv__watch_begin(nccl->control, &watch, false));
+  while (!settled) {
+    if (skv__comm_now() - watch.since < brisk_seconds)
+      watch.idle = 0;
+    SKV_TRY(skv__watch_idle(nccl->control, &watch, true, operation));
+    SKV_TRY(look(nccl, operation, &settled, error));
+  }
+  return skv__watch_end(nccl->control, &watch);
+}
+
+/* What an NCCL call returned. */
+static skv_status_t check(nccl_t *nccl, ncclResult_t code, const char *operation,
+                          skv__error_t *error) {
+  if (code == ncclSuccess)
+    return SKV_OK;
+  return code == ncclInProgress ? settle(nccl, operation, error)
+                                : failed(nccl, code, operation, error);
+}
+
+/* ---- the way out by force ---- */
+
+enum { ABORT_MS = 2000 };
+
+/* Shared by the thread that aborts and the one that waits for it: the last one frees it. */
+typedef struct abortion {
+  ncclComm_t comm;
+  int device;
+  atomic_int holders;
+} abortion_t;
+
+static bool drop(abortion_t *abortion) {
+  bool last = atomic_fetch_sub(&abortion->holders, 1) == 1;
+  if (last)
+    free(abortion);
+  return last;
+}
+
+static void *abort_comm(void *argument) {
+  abortion_t *abortion = argument;
+  cudaSetDevice(abortion->device);
+  ncclCommAbort(abortion->comm);
+  drop(abortion);
+  return NULL;
+}
+
+/* ncclCommAbort waits for NCCL's own threads, which may wait for a rank that is gone: it is given
+ * two seconds in a thread of its own, and then left alone. */
+static void abort_in_time(nccl_t *nccl) {
+  pthread_t thread;
+  abortion_t *abortion = malloc(sizeof *abortion);
+  if (!nccl->comm || !abortion) {
+    free(abortion);
+    return;
+  }
+  *abortion = (abortion_t){.comm = nccl->comm, .device = nccl->device, .holders = 2};
+  nccl->comm = NULL;
+  if (pthread_create(&thread, NULL, abort_comm, abortion) != 0) {
+    free(abortion);
+    return;
+  }
+  pthread_detach(thread);
+  for (int ms = 0; ms < ABORT_MS && atomic_load(&abortion->holders) == 2; ms++)
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  drop(abortion);
+}
+
+static void abandon(void *impl) {
+  nccl_t *nccl = impl;
+  if (nccl->grouped)
+    ncclGroupEnd();
+  nccl->grouped = false;
+  abort_in_time(nccl);
+}
+
+/* ---- the transport ---- */
+
+static void on(void *impl, void *stream) {
+  nccl_t *nccl = impl;
+  nccl->stream = stream;
+}
+
+static skv_status_t group(void *impl, bool begins, skv__error_t *error) {
+  nccl_t *nccl = impl;
+  nccl->grouped = begins;
+  return check(nccl, begins ? ncclGroupStart() : ncclGroupEnd(), "a group of messages", error);
+}
+
+static skv_status_t start(void *impl, skv__request_t *request, size_t offset, size_t bytes,
+                          skv__error_t *error) {
+  nccl_t *nccl = impl;
+  char *data = (char *)request->data + offset;
+  ncclResult_t code =
+      request->way == SKV__SEND
+          ? ncclSend(data, bytes, ncclInt8, request->peer, nccl->comm, nccl->stream)
+          : ncclRecv(data, bytes, ncclInt8, request->peer, nccl->comm, nccl->stream);
+  if (code == ncclInProgress && nccl->grouped)
+    return SKV_OK; /* its group's end tells */
+  return check(nccl, code, request->way == SKV__SEND ? "a send" : "a receive", error);
+}
+
+static skv_status_t test(void *impl, skv__request_t *request, bool *done, skv__error_t *error) {
+  (void)impl, (void)request, (void)error;
+  *done = true;
+  return SKV_OK;
+}
+
+static void cancel(void *impl, skv__request_t *request) {
+  (void)impl, (void)request; /* it is the stream's */
+}
+
+static skv_status_t fault(void *impl, skv__error_t *error) {
+  bool settled;
+  return look(impl, "messages between GPUs", &settled, error);
+}
+
+static skv_status_t leave(void *impl, skv__error_t *error) {
+  nccl_t *nccl = impl;
+  if (nccl->left)
+    return SKV_OK;
+  nccl->left = true;
+  return check(nccl, ncclCommFinalize(nccl->comm), "closing NCCL", error);
+}
+
+static void destroy(void *impl, bool healthy) {
+  nccl_t *nccl = impl;
+  if (nccl->comm && healthy && leave(nccl, NULL) == SKV_OK)
+    ncclCommDestroy(nccl->comm);
+  else
+    abort_in_time(nccl);
+  free(nccl);
+}
+
+static const skv__transport_t nccl_transport = {.name = "nccl",
+                                                .piece_bytes = SIZE_MAX,
+                                                .start = start,
+                                                .test = test,
+                                                .cancel = cancel,
+                                                .on = on,
+                                                .group = group,
+                                                .fault = fault,
+                                                .leave = leave,
+                                                .abandon = abandon,
+                                                .destroy = destroy};
+
+ncclComm_t skv__comm_nccl_of(const skv__comm_t *wire) {
+  return wire->transport == &nccl_transport ? ((const nccl_t *)wire->impl)->comm : NULL;
+}
+
+skv_status_t skv__nccl_settle(skv__comm_t *wire, const char *operation, skv__error_t *error) {
+  return settle(wire->impl, operation, error);
+}
+
+/* ---- opening ---- */
+
+static skv_status_t wait_for_stream(nccl_t *nccl, cudaStream_t stream, const char *operation,
+                                    skv__error_t *error) {
+  skv__watch_t watch;
+  cudaError_t code;
+  bool settled;
+  SKV_TRY(skv__watch_begin(nccl->control, &watch, false));
+  while ((code = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+    SKV_TRY(look(nccl, operation, &settled, error));
+    SKV_TRY(skv__watch_idle(nccl->control, &watch, true, operation));
+  }
+  if (code != cudaSuccess)
+    return skv__fail(error, SKV_TRANSPORT, "rank %d: %s: %s", (int)nccl->control->rank, operation,
+                     cudaGetErrorString(code));
+  return skv__watch_end(nccl->control, &watch);
+}
+
+/* A byte to and from everybody: NCCL connects two ranks when they first talk, for which it
+ * allocates memory and waits for the other, and neither may happen in a CUDA graph's capture. */
+static skv_status_t greet(nccl_t *nccl, cudaStream_t stream, char *bytes, skv__error_t *error) {
+  int32_t ranks = nccl->control->ranks;
+  ncclResult_t code = ncclGroupStart();
+  for (int32_t rank = 0; rank < ranks; rank++) {
+    if (rank == nccl->control->rank)
+      continue;
+    if (code == ncclSuccess || code == ncclInProgress)
+      code = ncclSend(bytes + rank, 1, ncclInt8, rank, nccl->comm, stream);
+    if (code == ncclSuccess || code == ncclInProgress)
+      code = ncclRecv(bytes + ranks + rank, 1, ncclInt8, rank, nccl->comm, stream);
+  }
+  ncclResult_t end = ncclGroupEnd();
+  SKV_TRY(check(nccl, code == ncclInProgress ? ncclSuccess : code, "the first messages", error));
+  SKV_TRY(check(nccl, end, "the first messages", error));
+  return wait_for_stream(nccl, stream, "the first messages between GPUs", error);
+}
+
+static skv_status_t connect(nccl_t *nccl, skv__error_t *error) {
+  cudaStream_t stream = NULL;
+  char *bytes = NULL;
+  cudaError_t code = cudaMalloc((void **)&bytes, 2 * (size_t)nccl->control->ranks);
+  if (code == cudaSuccess)
+    code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  skv_status_t status =
+      code == cudaSuccess
+          ? greet(nccl, stream, bytes, error)
+          : skv__fail(error, SKV_MEMORY, "rank %d: a stream and %d bytes for first messages: %s",
+                      (int)nccl->control->rank, 2 * (int)nccl->control->ranks,
+                      cudaGetErrorString(code));
+  if (status != SKV_OK) /* freeing would wait for messages that may never come */
+    return status;
+  cudaStreamDestroy(stream);
+  cudaFree(bytes);
+  return SKV_OK;
+}
+
+static skv_status_t open_nccl(nccl_t *nccl, const ncclUniqueId *id, skv__error_t *error) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  SKV_TRY(check(
+      nccl,
+      ncclCommInitRankConfig(&nccl->comm, nccl->control->ranks, *id, nccl->control->rank, &config),
+      "opening NCCL", error));
+  return connect(nccl, error);
+}
+
+/* What every rank needs before NCCL is asked: the id, a GPU, a GPU of its own. */
+static skv_status_t prepare(nccl_t *nccl, ncclUniqueId *id) {
+  skv__error_t mine = {0};
+  skv_status_t status = SKV_OK;
+  if (cudaGetDevice(&nccl->device) != cudaSuccess)
+    status = skv__fail(&mine, SKV_UNSUPPORTED, "there is no current CUDA device");
+  ncclResult_t code = nccl->control->rank == 0 ? ncclGetUniqueId(id) : ncclSuccess;
+  if (status == SKV_OK && code != ncclSuccess)
+    status = failed(nccl, code, "ncclGetUniqueId", &mine);
+  SKV_TRY(skv__nccl_check_gpus(nccl->control, status, mine.text));
+  return skv__comm_broadcast(nccl->control, id, sizeof *id, "NCCL's id");
+}
+
+skv_status_t skv__comm_create_nccl(skv__comm_t **wire, skv__comm_t *comm, skv__error_t *error) {
+  ncclUniqueId id;
+  nccl_t *nccl = calloc(1, sizeof *nccl);
+  *wire = NULL;
+  if (!nccl)
+    return skv__fail(error, SKV_MEMORY, "no memory for a communicator");
+  nccl->control = comm;
+  skv_status_t status = prepare(nccl, &id);
+  if (status == SKV_OK) {
+    status = open_nccl(nccl, &id, error);
+    if (status != SKV_OK) { /* the others wait in NCCL, not for what this rank could tell them */
+      skv__fail(comm->error, status, "%s", error->text);
+      skv__comm_break(comm);
+    }
+  } else {
+    skv__fail(error, status, "%s", comm->error->text);
+  }
+  if (status != SKV_OK) {
+    destroy(nccl, false);
+    return status;
+  }
+  SKV_TRY(skv__comm_create(wire, &nccl_transport, nccl, comm->rank, comm->ranks,
+                           comm->timeout_seconds, comm->error));
+  (*wire)->control = comm;
+  return SKV_OK;
+}
