@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "kernels/job.h"
+#include "kernels/peers.h"
 #include "kernels/streams.h"
 
 /* Rows of a finished slice: where each goes. See skv_outputs_t. */
@@ -55,6 +56,7 @@ typedef struct skv__kernel {
   skv_status_t (*attend)(const skv__job_t *job, const skv__finish_t *finish, void *scratch,
                          void *stream, skv__error_t *error);
   const skv__streams_t *streams; /* NULL: all of the above is done on return */
+  const skv__peers_t *peers;     /* or NULL: what ranks can do that load each other's memory */
 } skv__kernel_t;
 
 /* All kernels of this build, best first, NULL-terminated. */

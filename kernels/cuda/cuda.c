@@ -276,7 +276,8 @@ static bool no_keys(const skv__job_t *job) {
                                           .merge = merge,                                          \
                                           .finish = finish_rows,                                   \
                                           .attend = NAME##_attend,                                 \
-                                          .streams = &streams};
+                                          .streams = &streams,                                     \
+                                          .peers = SKV__CUDA_PEERS};
 
 KERNEL(sm90, "cuda.sm90", sm90_attentions, 9, false)
 KERNEL(plain_kernel, "cuda.plain", plain_attentions, 8, true)
