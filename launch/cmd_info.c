@@ -15,6 +15,9 @@
 #ifdef SKV_HAVE_MPI
 #include <mpi.h>
 #endif
+#ifdef SKV_HAVE_NCCL
+#include "comm/comm_nccl.h"
+#endif
 
 enum { TEXT_BYTES = 512 };
 
@@ -92,6 +95,15 @@ static void collect(info_t *info, const skv__session_t *session) {
   describe_sharing(info, session->ranks);
 }
 
+static void describe_nccl(char *text, size_t text_bytes) {
+#ifdef SKV_HAVE_NCCL
+  int version = skv__nccl_version();
+  snprintf(text, text_bytes, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+#else
+  snprintf(text, text_bytes, "no");
+#endif
+}
+
 static const char *compiler(void) {
 #if defined(__clang__)
   return "clang " __clang_version__;
@@ -114,10 +126,12 @@ static void print_gpus(const info_t *info) {
 }
 
 static void print_text(const info_t *info, const skv__session_t *session) {
+  char nccl[32];
   printf("splitkv    %s\n", skv_version());
   printf("compiler   %s\n", compiler());
   printf("MPI        %s%s\n", info->mpi, session->mpi ? "" : " (not started: no launcher)");
-  printf("CUDA       %s\nNCCL       no\n", info->adapters.cuda);
+  describe_nccl(nccl, sizeof nccl);
+  printf("CUDA       %s\nNCCL       %s\n", info->adapters.cuda, nccl);
   printf("kernels    %s\n", info->kernels);
   printf("order id   %s (32/8 heads of 128, bf16, default leaf and block)\n",
          skv__bits_text(info->order_id).text);
@@ -158,6 +172,7 @@ static cJSON *gpus_of(const info_t *info) {
 }
 
 static int print_json(const info_t *info, const skv__session_t *session) {
+  char nccl[32];
   cJSON *object = cJSON_CreateObject();
   cJSON_AddStringToObject(object, "version", skv_version());
   cJSON_AddStringToObject(object, "compiler", compiler());
@@ -166,7 +181,9 @@ static int print_json(const info_t *info, const skv__session_t *session) {
   cJSON_AddBoolToObject(object, "cuda", strcmp(info->adapters.cuda, "no") != 0);
   cJSON_AddStringToObject(object, "cuda_version", info->adapters.cuda);
   cJSON_AddItemToObject(object, "gpus", gpus_of(info));
-  cJSON_AddBoolToObject(object, "nccl", 0);
+  describe_nccl(nccl, sizeof nccl);
+  cJSON_AddBoolToObject(object, "nccl", strcmp(nccl, "no") != 0);
+  cJSON_AddStringToObject(object, "nccl_version", nccl);
   cJSON_AddStringToObject(object, "kernels", info->kernels);
   cJSON_AddStringToObject(object, "kernel", skv_context_kernel(session->context));
   cJSON_AddStringToObject(object, "order_id", skv__bits_text(info->order_id).text);

@@ -15,13 +15,11 @@ static skv_status_t execute(skv__job_run_t *run, const skv_inputs_t *inputs,
   return SKV_OK;
 }
 
-/* Between two calls of this an execute is measured: all ranks begin together, so that one's time is
- * not another's. */
-static skv_status_t line_up(skv__job_run_t *run, double *now, skv__error_t *error) {
+/* All ranks begin together, so that one's time is not another's. */
+static skv_status_t line_up(skv__job_run_t *run, skv__error_t *error) {
   skv_context_t *context = run->session->context;
   SKV_TRY(skv__mirror_wait(run->session, error));
   skv_status_t status = skv__comm_barrier(context->comm, "line-up before the measured execute");
-  *now = skv__comm_now();
   return status == SKV_OK ? SKV_OK : skv__fail(error, status, "%s", context->error.text);
 }
 
@@ -36,25 +34,30 @@ static skv_status_t execute_on_cpu(skv__job_run_t *run, const skv_inputs_t *inpu
 }
 
 /* Digests cost a GPU its fastest path. They come from an execute before the first that is measured,
- * which goes without; its results are kept. Kernels are loaded by the first that needs them: at the
- * first step that is one more. An order log is of one execute. */
+ * which goes without; its results are kept. An order log is of one execute. Where nothing in it
+ * waits, an execute is measured as one step of many: it is enqueued while the GPU has another to do
+ * first, which also loads the kernels. Else it counts from when all ranks call it. */
 static skv_status_t execute_on_gpu(skv__job_run_t *run, const skv_inputs_t *inputs,
-                                   skv_outputs_t *outputs, bool digests, bool load,
-                                   skv__sample_t *sample, skv__error_t *error) {
-  double begin;
+                                   skv_outputs_t *outputs, bool digests, skv__sample_t *sample,
+                                   skv__error_t *error) {
+  bool waits = run->session->ranks > 1 && run->session->chosen.transport != SKV__TRANSPORT_NCCL;
   outputs->bits = digests ? run->mirror.bits : NULL;
   if (!run->log) {
     if (digests)
       SKV_TRY(execute(run, inputs, outputs, error));
     outputs->bits = NULL;
-    if (load)
-      SKV_TRY(execute(run, inputs, outputs, error));
+    if (digests && waits)
+      SKV_TRY(execute(run, inputs, outputs, error)); /* loads the kernels */
     SKV_TRY(skv__mirror_clear(&run->mirror, error));
   }
-  SKV_TRY(line_up(run, &begin, error));
+  SKV_TRY(line_up(run, error));
+  if (!run->log && !waits)
+    SKV_TRY(execute(run, inputs, outputs, error));
+  SKV_TRY(skv__mirror_begin(&run->mirror, error));
   SKV_TRY(execute(run, inputs, outputs, error));
+  SKV_TRY(skv__mirror_end(&run->mirror, error));
   SKV_TRY(skv__mirror_wait(run->session, error));
-  sample->wall_seconds = skv__comm_now() - begin;
+  SKV_TRY(skv__mirror_seconds(&run->mirror, &sample->wall_seconds, error));
   sample->times.compute_seconds = sample->wall_seconds;
   return SKV_OK;
 }
@@ -89,8 +92,7 @@ static skv_status_t repeat_step(skv__job_run_t *run, const skv__step_t *step,
     uint64_t bits = 0;
     run->samples[i] = (skv__sample_t){.times = {.struct_bytes = sizeof(skv_times_t)}};
     if (run->on_gpu) {
-      SKV_TRY(execute_on_gpu(run, inputs, outputs, first, first && step->q_begin == 0,
-                             &run->samples[i], error));
+      SKV_TRY(execute_on_gpu(run, inputs, outputs, first, &run->samples[i], error));
       SKV_TRY(
           skv__mirror_fetch(&run->mirror, &run->data, &run->input, run->plan, step, &bits, error));
     } else {

@@ -87,6 +87,8 @@ skv_status_t skv__mirror_open(skv__mirror_t *mirror, const skv__data_t *host,
   SKV_TRY(
       check(cudaMalloc((void **)&mirror->bits, sizeof *mirror->bits), "allocating memory", error));
   SKV_TRY(check(cudaMemset(mirror->bits, 0, sizeof *mirror->bits), "clearing the bits", error));
+  SKV_TRY(check(cudaEventCreate((cudaEvent_t *)&mirror->began), "events", error));
+  SKV_TRY(check(cudaEventCreate((cudaEvent_t *)&mirror->ended), "events", error));
   SKV_TRY(skv__mirror_clear(mirror, error)); /* rows of other ranks may come back with ours */
   return check(cudaDeviceSynchronize(), "uploading tensors", error);
 }
@@ -98,6 +100,10 @@ void skv__mirror_free(skv__mirror_t *mirror) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
     if (all[i])
       cudaFree(all[i]);
+  if (mirror->began)
+    cudaEventDestroy(mirror->began);
+  if (mirror->ended)
+    cudaEventDestroy(mirror->ended);
   memset(mirror, 0, sizeof *mirror);
 }
 
@@ -109,9 +115,28 @@ skv_status_t skv__mirror_clear(skv__mirror_t *mirror, skv__error_t *error) {
   return SKV_OK;
 }
 
+skv_status_t skv__mirror_begin(skv__mirror_t *mirror, skv__error_t *error) {
+  return check(cudaEventRecord(mirror->began, NULL), "timing", error);
+}
+
+skv_status_t skv__mirror_end(skv__mirror_t *mirror, skv__error_t *error) {
+  return check(cudaEventRecord(mirror->ended, NULL), "timing", error);
+}
+
+skv_status_t skv__mirror_seconds(const skv__mirror_t *mirror, double *seconds,
+                                 skv__error_t *error) {
+  float milliseconds = 0;
+  SKV_TRY(
+      check(cudaEventElapsedTime(&milliseconds, mirror->began, mirror->ended), "timing", error));
+  *seconds = 1e-3 * (double)milliseconds;
+  return SKV_OK;
+}
+
 skv_status_t skv__mirror_wait(skv__session_t *session, skv__error_t *error) {
-  (void)session;
-  return check(cudaDeviceSynchronize(), "computing", error);
+  skv_status_t status = skv_wait(session->context, NULL);
+  if (status != SKV_OK)
+    return skv__fail(error, status, "%s", skv_context_error(session->context));
+  return SKV_OK;
 }
 
 /* ---- results ---- */
@@ -181,6 +206,19 @@ void skv__mirror_free(skv__mirror_t *mirror) {
 }
 skv_status_t skv__mirror_clear(skv__mirror_t *mirror, skv__error_t *error) {
   (void)mirror;
+  return skv__fail(error, SKV_UNSUPPORTED, "this build has no CUDA");
+}
+skv_status_t skv__mirror_begin(skv__mirror_t *mirror, skv__error_t *error) {
+  (void)mirror;
+  return skv__fail(error, SKV_UNSUPPORTED, "this build has no CUDA");
+}
+skv_status_t skv__mirror_end(skv__mirror_t *mirror, skv__error_t *error) {
+  (void)mirror;
+  return skv__fail(error, SKV_UNSUPPORTED, "this build has no CUDA");
+}
+skv_status_t skv__mirror_seconds(const skv__mirror_t *mirror, double *seconds,
+                                 skv__error_t *error) {
+  (void)mirror, (void)seconds;
   return skv__fail(error, SKV_UNSUPPORTED, "this build has no CUDA");
 }
 skv_status_t skv__mirror_wait(skv__session_t *session, skv__error_t *error) {

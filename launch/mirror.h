@@ -10,6 +10,7 @@ typedef struct skv__mirror {
   skv__data_t data;
   skv__pages_t workspace;
   uint64_t *bits;
+  void *began, *ended; /* events */
 } skv__mirror_t;
 
 /* Collective: the GPUs have room for what all ranks need, or all ranks say which has not. `error`
@@ -22,6 +23,11 @@ skv_status_t skv__mirror_open(skv__mirror_t *mirror, const skv__data_t *host,
 void skv__mirror_free(skv__mirror_t *mirror);
 /* Forget the results, so that what is fetched next was written next. */
 skv_status_t skv__mirror_clear(skv__mirror_t *mirror, skv__error_t *error);
+/* The work that is enqueued between these two is measured, by the GPU's own clock. */
+skv_status_t skv__mirror_begin(skv__mirror_t *mirror, skv__error_t *error);
+skv_status_t skv__mirror_end(skv__mirror_t *mirror, skv__error_t *error);
+/* Its time, after a wait. */
+skv_status_t skv__mirror_seconds(const skv__mirror_t *mirror, double *seconds, skv__error_t *error);
 /* Wait for what was enqueued, no longer than the session's deadline allows. */
 skv_status_t skv__mirror_wait(skv__session_t *session, skv__error_t *error);
 /* After the wait: bring the step's rows of O and LSE that this rank got to the host, and add the
