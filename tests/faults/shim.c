@@ -188,6 +188,7 @@ HOOK_C(int, linkat, (int from, const char *path, int to, const char *name, int f
 HOOK_C(int, renameat, (int from, const char *path, int to, const char *name),
        (from, path, to, name), -1)
 HOOK_C(int, munmap, (void *at, size_t bytes), (at, bytes), -1)
+HOOK_C(int, clock_gettime, (clockid_t clock, struct timespec *now), (clock, now), -1)
 HOOK_C(int, pthread_create,
        (pthread_t * thread, const pthread_attr_t *attributes, void *(*body)(void *), void *user),
        (thread, attributes, body, user), errno)
@@ -195,6 +196,10 @@ HOOK_C(int, posix_spawn,
        (pid_t * process, const char *path, const posix_spawn_file_actions_t *files,
         const posix_spawnattr_t *attributes, char *const words[], char *const environment[]),
        (process, path, files, attributes, words, environment), errno)
+
+/* Where messages between GPUs are enqueued. */
+int ncclGroupEnd(void);
+HOOK_C(int, ncclGroupEnd, (void), (), 1)
 
 static mode_t mode_of(int flags, va_list list) {
   return flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
