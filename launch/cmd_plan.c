@@ -3,152 +3,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cost.h"
 #include "launch/exit_codes.h"
-#include "launch/job_options.h"
+#include "launch/forecast.h"
 #include "launch/plan_dot.h"
 #include "launch/report.h"
-#include "launch/shape.h"
-#include "plan_parts.h"
 
-enum { RANKS_LISTED = 16, RANKS_MAX = 1 << 20, SAMPLED_SLICES = 8, SAMPLED_RANKS = 2, CHOICES = 7 };
-
-static const struct {
-  skv_direction_t direction;
-  skv_reduce_t reduce;
-} choices[CHOICES] = {{SKV_PASS_Q, SKV_SCATTER}, {SKV_PASS_Q, SKV_BUTTERFLY},
-                      {SKV_PASS_Q, SKV_TREE},    {SKV_PASS_Q, SKV_GATHER},
-                      {SKV_PASS_Q, SKV_RING},    {SKV_PASS_KV, SKV_RING},
-                      {SKV_PASS_KV, SKV_GATHER}};
-
-typedef struct forecast {
-  skv_problem_t problem;
-  skv_plan_options_t options; /* direction and reduce as chosen */
-  skv__shard_t shard;
-  skv__cost_t chosen, costs[CHOICES];
-  skv__traffic_t traffic; /* pass-Q */
-  int64_t least_blocks, most_blocks, most_frontier;
-  double mean_frontier;
-  skv_plan_info_t info; /* of rank 0 */
-} forecast_t;
-
-static void count_shards(forecast_t *forecast) {
-  const skv__shard_t *shard = &forecast->shard;
-  forecast->least_blocks = shard->blocks;
-  for (int32_t rank = 0; rank < shard->ranks; ++rank) {
-    int64_t blocks = skv__shard_blocks(shard, rank);
-    int64_t frontier = skv__shard_frontier(shard, rank, NULL);
-    if (blocks < forecast->least_blocks)
-      forecast->least_blocks = blocks;
-    if (blocks > forecast->most_blocks)
-      forecast->most_blocks = blocks;
-    if (frontier > forecast->most_frontier)
-      forecast->most_frontier = frontier;
-    forecast->mean_frontier += (double)frontier / shard->ranks;
-  }
-}
-
-/* What a rank's plan decides before ranks talk, made without anybody to talk to. */
-static skv_status_t cast_plan(skv_plan_t **plan, skv_context_t *context, const forecast_t *forecast,
-                              int32_t rank, skv__error_t *error) {
-  *plan = calloc(1, sizeof **plan);
-  if (!*plan)
-    return skv__fail(error, SKV_MEMORY, "no memory for a plan");
-  (*plan)->context = context;
-  (*plan)->rank = rank;
-  (*plan)->ranks = forecast->shard.ranks;
-  (*plan)->problem = forecast->problem;
-  (*plan)->options = forecast->options;
-  skv__job_t shape;
-  skv__plan_shape(*plan, &shape);
-  if (!context->kernel->supports(&shape, error))
-    return SKV_UNSUPPORTED;
-  return skv__plan_cast(*plan, error);
-}
-
-/* The plan of rank 0, sized by the slots of every rank, or of a few among very many. */
-static skv_status_t build_plan(forecast_t *forecast, skv__error_t *error) {
-  int32_t ranks = forecast->shard.ranks, most_slots = 0;
-  int32_t stride = ranks > RANKS_LISTED ? ranks / SAMPLED_RANKS : 1;
-  skv_context_t context = {.kernel = skv__kernel_pick(SKV_BACKEND_CPU, NULL, error), .threads = 1};
-  skv_plan_t *first = NULL;
-  skv_status_t status = context.kernel ? SKV_OK : error->status;
-  for (int32_t rank = 0; rank < ranks && status == SKV_OK; rank += stride) {
-    skv_plan_t *plan;
-    status = cast_plan(&plan, &context, forecast, rank, error);
-    if (status == SKV_OK && plan->slots > most_slots)
-      most_slots = plan->slots;
-    if (rank == 0)
-      first = plan;
-    else
-      skv_plan_destroy(plan);
-  }
-  if (status == SKV_OK)
-    status = skv__plan_size(first, most_slots, error);
-  forecast->info.struct_bytes = sizeof forecast->info;
-  if (status == SKV_OK)
-    status = skv_plan_info(first, &forecast->info);
-  skv_plan_destroy(first);
-  return status;
-}
-
-static skv_status_t predict(forecast_t *forecast, skv__error_t *error) {
-  const skv_problem_t *problem = &forecast->problem;
-  skv_plan_options_t *options = &forecast->options;
-  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CPU);
-  bool done = true;
-  for (int i = 0; i < CHOICES && done; ++i)
-    done = skv__cost_predict(&machine, problem, &forecast->shard, options->row_owner,
-                             choices[i].direction, choices[i].reduce, &forecast->costs[i]);
-  if (options->direction == SKV_PASS_KV && options->reduce != SKV_REDUCE_AUTO &&
-      options->reduce != SKV_RING && options->reduce != SKV_GATHER)
-    return skv__fail(error, SKV_INVALID, "pass-kv knows ring and gather, not %s",
-                     skv__reduce_word(options->reduce));
-  done = done && skv__cost_choose(&machine, problem, &forecast->shard, options->row_owner,
-                                  &options->direction, &options->reduce, &forecast->chosen);
-  if (done && options->direction == SKV_PASS_Q)
-    done = skv__schedule_traffic(&forecast->shard, options->reduce,
-                                 forecast->shard.ranks > SAMPLED_SLICES ? SAMPLED_SLICES : 0, 0,
-                                 &forecast->traffic);
-  return done ? SKV_OK : skv__fail(error, SKV_MEMORY, "no memory to simulate the reductions");
-}
-
-static skv_status_t make_forecast(forecast_t *forecast, const skv__job_options_t *job,
-                                  int64_t ranks, skv__error_t *error) {
-  skv__shape_t shape;
-  SKV_TRY(skv__shape_parse(job->shape, &shape, error));
-  skv__job_extents_t extents = {.batch = job->batch,
-                                .q_tokens = job->queries >= 0 ? job->queries
-                                            : job->decode     ? 1
-                                                              : job->tokens,
-                                .k_tokens = job->tokens,
-                                .capacity_tokens = job->capacity >= 0 ? job->capacity : job->tokens,
-                                .q_heads = shape.q_heads,
-                                .kv_heads = shape.kv_heads,
-                                .head_dim = shape.head_dim,
-                                .value_head_dim = shape.value_head_dim,
-                                .dtype = (skv_dtype_t)job->dtype};
-  if (ranks > RANKS_MAX)
-    return skv__fail(error, SKV_INVALID, "--ranks: at most %d", RANKS_MAX);
-  SKV_TRY(skv__job_problem(job, &extents, &forecast->problem, error));
-  SKV_TRY(skv__problem_check(&forecast->problem, error));
-  SKV_TRY(skv__job_plan_options(job, &forecast->options, error));
-  int64_t blocks = skv__problem_blocks(&forecast->problem);
-  forecast->shard =
-      (skv__shard_t){.blocks = blocks > 0 ? blocks : 1,
-                     .ranks = (int32_t)ranks,
-                     .layout = {forecast->options.layout, forecast->options.layout_run_blocks}};
-  SKV_TRY(skv__shard_check(&forecast->shard, error));
-  count_shards(forecast);
-  SKV_TRY(predict(forecast, error));
-  return build_plan(forecast, error);
-}
-
-static void print_ranks(const forecast_t *forecast) {
+static void print_ranks(const skv__forecast_t *forecast) {
   const skv__shard_t *shard = &forecast->shard;
   skv__node_t *intervals =
       malloc((size_t)(skv__shard_interval_bound(shard) + 1) * sizeof *intervals);
-  if (!intervals || shard->ranks > RANKS_LISTED) {
+  if (!intervals || shard->ranks > SKV__RANKS_LISTED) {
     free(intervals);
     return;
   }
@@ -169,7 +33,19 @@ static void print_ranks(const forecast_t *forecast) {
   free(intervals);
 }
 
-static void print_text(const forecast_t *forecast) {
+static void print_machine(const skv_machine_t *machine, const char *source, int32_t ranks) {
+  printf("\npredicted for ranks of %s, links of %s and %s a round",
+         skv__rate_text(machine->flop_per_second, "FLOP").text,
+         skv__rate_text(machine->bytes_per_second, "B").text,
+         skv__seconds_text(machine->round_seconds).text);
+  if (machine->node_ranks > 0 && machine->node_ranks < ranks)
+    printf(", %s and %s between nodes of %d ranks",
+           skv__rate_text(machine->far_bytes_per_second, "B").text,
+           skv__seconds_text(machine->far_round_seconds).text, (int)machine->node_ranks);
+  printf(" (%s)\n", source);
+}
+
+static void print_text(const skv__forecast_t *forecast) {
   const skv_problem_t *p = &forecast->problem;
   const skv__shard_t *shard = &forecast->shard;
   printf("work       %" PRId64 " sequence%s, %" PRId64 " queries, capacity %" PRId64
@@ -194,30 +70,30 @@ static void print_text(const forecast_t *forecast) {
          skv__bytes_text((double)forecast->info.workspace_bytes).text,
          skv__bytes_text((double)forecast->info.pending_bytes).text);
   print_ranks(forecast);
-  skv_machine_t machine = skv__machine_typical(SKV_BACKEND_CPU);
-  printf("\npredicted for ranks of %s, links of %s and %s a message\n",
-         skv__rate_text(machine.flop_per_second, "FLOP").text,
-         skv__rate_text(machine.bytes_per_second, "B").text,
-         skv__seconds_text(machine.round_seconds).text);
+  print_machine(&forecast->machine, forecast->machine_source, shard->ranks);
   printf("path                    compute     transfer        merge          sum\n");
-  for (int i = 0; i < CHOICES; ++i) {
+  for (int i = 0; i < SKV__PATHS; ++i) {
     const skv__cost_t *cost = &forecast->costs[i];
-    bool chosen = choices[i].direction == forecast->options.direction &&
-                  choices[i].reduce == forecast->options.reduce;
-    printf("%-7s %-9s %12s %12s %12s %12s%s\n", skv__direction_word(choices[i].direction),
-           skv__reduce_word(choices[i].reduce), skv__seconds_text(cost->compute_seconds).text,
+    bool chosen = skv__paths[i].direction == forecast->options.direction &&
+                  skv__paths[i].reduce == forecast->options.reduce;
+    printf("%-7s %-9s %12s %12s %12s %12s%s\n", skv__direction_word(skv__paths[i].direction),
+           skv__reduce_word(skv__paths[i].reduce), skv__seconds_text(cost->compute_seconds).text,
            skv__seconds_text(cost->transfer_seconds).text,
            skv__seconds_text(cost->merge_seconds).text, skv__seconds_text(cost->seconds).text,
            chosen ? "  <- chosen" : "");
   }
+  printf("%s%.1f %% of ideal: one rank would take %s\n",
+         forecast->machine.overlaps ? "exchange beside compute; " : "",
+         100 * skv__forecast_efficiency(forecast),
+         skv__seconds_text(forecast->one_rank_seconds).text);
 }
 
-static cJSON *costs_of(const forecast_t *forecast) {
+static cJSON *costs_of(const skv__forecast_t *forecast) {
   cJSON *list = cJSON_CreateArray();
-  for (int i = 0; i < CHOICES; ++i) {
+  for (int i = 0; i < SKV__PATHS; ++i) {
     cJSON *entry = cJSON_CreateObject();
-    cJSON_AddStringToObject(entry, "direction", skv__direction_word(choices[i].direction));
-    cJSON_AddStringToObject(entry, "reduce", skv__reduce_word(choices[i].reduce));
+    cJSON_AddStringToObject(entry, "direction", skv__direction_word(skv__paths[i].direction));
+    cJSON_AddStringToObject(entry, "reduce", skv__reduce_word(skv__paths[i].reduce));
     cJSON_AddNumberToObject(entry, "compute_seconds", forecast->costs[i].compute_seconds);
     cJSON_AddNumberToObject(entry, "transfer_seconds", forecast->costs[i].transfer_seconds);
     cJSON_AddNumberToObject(entry, "merge_seconds", forecast->costs[i].merge_seconds);
@@ -227,7 +103,7 @@ static cJSON *costs_of(const forecast_t *forecast) {
   return list;
 }
 
-static int print_json(const forecast_t *forecast) {
+static int print_json(const skv__forecast_t *forecast) {
   cJSON *object = cJSON_CreateObject();
   const struct {
     const char *name;
@@ -246,7 +122,13 @@ static int print_json(const forecast_t *forecast) {
                  {"sent_bytes", (double)forecast->info.sent_bytes},
                  {"workspace_bytes", (double)forecast->info.workspace_bytes},
                  {"pending_bytes", (double)forecast->info.pending_bytes},
-                 {"seconds", forecast->chosen.seconds}};
+                 {"far_share", forecast->traffic.far_share},
+                 {"compute_seconds", forecast->chosen.compute_seconds},
+                 {"transfer_seconds", forecast->chosen.transfer_seconds},
+                 {"merge_seconds", forecast->chosen.merge_seconds},
+                 {"seconds", forecast->chosen.seconds},
+                 {"one_rank_seconds", forecast->one_rank_seconds},
+                 {"efficiency", skv__forecast_efficiency(forecast)}};
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
     cJSON_AddNumberToObject(object, numbers[i].name, numbers[i].value);
   cJSON_AddStringToObject(object, "layout", skv__layout_word(forecast->shard.layout.kind));
@@ -256,46 +138,50 @@ static int print_json(const forecast_t *forecast) {
   return skv__print_json(object);
 }
 
-static int show(const skv__job_options_t *job, int64_t ranks, const char *dot) {
-  forecast_t forecast = {0};
+static int show(const skv__plan_request_t *options) {
+  skv__forecast_t forecast = {0};
   skv__error_t error = {0};
-  if (make_forecast(&forecast, job, ranks, &error) != SKV_OK) {
+  if (skv__forecast_make(&forecast, options, &error) != SKV_OK) {
     skv__complain(&error);
     return error.status == SKV_INVALID ? SKV__EXIT_USAGE : skv__exit_code(error.status);
   }
-  if (dot && skv__plan_dot(dot, &forecast.shard, forecast.problem.block_tokens, &error) != SKV_OK)
+  if (options->dot &&
+      skv__plan_dot(options->dot, &forecast.shard, forecast.problem.block_tokens, &error) != SKV_OK)
     return skv__complain(&error);
-  if (job->json)
+  if (options->job.json)
     return print_json(&forecast);
   print_text(&forecast);
   return SKV__EXIT_OK;
 }
 
 int skv__cmd_plan(int argc, const char **argv) {
-  skv__job_options_t job = skv__job_defaults(false);
-  int64_t ranks = 1;
-  const char *dot = NULL;
+  skv__plan_request_t options = {.job = skv__job_defaults(false), .ranks = 1, .node_ranks = -1};
+  skv__job_options_t *job = &options.job;
   skv__option_t table[SKV__JOB_TABLE_MAX];
-  job.shape = "llama3-8b";
-  job.batch = 1;
-  job.dtype = SKV_FP32;
+  job->shape = "llama3-8b";
+  job->batch = 1;
+  job->dtype = SKV_FP32;
   const skv__option_t own[] = {
-      {"ranks", SKV__SIZE, &ranks, "N", "as if under mpirun -np N (1)", 1},
-      {"decode", SKV__FLAG, &job.decode, "", "one query, rows dealt round-robin", 0},
-      {"dot", SKV__TEXT, &dot, "FILE", "a picture of the merge tree, for Graphviz", 0},
-      {"json", SKV__FLAG, &job.json, "", "one JSON object on stdout", 0}};
+      {"ranks", SKV__SIZE, &options.ranks, "N", "as if under mpirun -np N (1)", 1},
+      {"decode", SKV__FLAG, &job->decode, "", "one query, rows dealt round-robin", 0},
+      {"machine", SKV__CHOICE, &options.machine, "cpu|gpu",
+       "whose typical figures, where no --tuned gives measured ones", 0},
+      {"node-ranks", SKV__SIZE, &options.node_ranks, "N",
+       "ranks of a node (gpu: 8; 0: all ranks are on one)", 0},
+      {"dot", SKV__TEXT, &options.dot, "FILE", "a picture of the merge tree, for Graphviz", 0},
+      {"json", SKV__FLAG, &job->json, "", "one JSON object on stdout", 0}};
   int32_t count = 0;
   for (size_t i = 0; i < sizeof own / sizeof *own; ++i)
     table[count++] = own[i];
-  count += skv__job_table(&job, SKV__JOB_SHAPE | SKV__JOB_PROBLEM | SKV__JOB_PLAN, table + count);
+  count += skv__job_table(job, SKV__JOB_SHAPE | SKV__JOB_PROBLEM | SKV__JOB_PLAN, table + count);
   skv__arguments_t arguments = {0};
   int code = skv__options_parse("plan", table, count, &arguments, argc, argv);
-  if (code < 0 && job.tokens < 0) {
+  if (code < 0 && job->tokens < 0) {
     fprintf(stderr, "splitkv: plan needs --tokens N; see splitkv plan --help\n");
     code = SKV__EXIT_USAGE;
   }
   if (code < 0)
-    code = show(&job, ranks, dot);
+    code = show(&options);
   skv__arguments_free(&arguments);
   return code;
 }

@@ -37,6 +37,9 @@ const skv__command_t skv__commands[] = {
     {"info", skv__cmd_info, "", "version, build parts, GPUs, CPUs, NUMA, binding, order",
      "  splitkv info\n"
      "  mpirun -np 2 splitkv info --json\n"},
+    {"tune", skv__cmd_tune, "", "measure kernels and links for --tuned; changes no bit",
+     "  mpirun -np 4 splitkv tune --out host.json\n"
+     "  mpirun -np 4 splitkv prefill --shape 8,2,64 --tokens 4k --tuned host.json\n"},
     {NULL, NULL, NULL, NULL, NULL}};
 
 const skv__command_t *skv__command_find(const char *name) {

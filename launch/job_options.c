@@ -100,6 +100,8 @@ static int32_t add_plan(skv__job_options_t *job, skv__option_t *table) {
       {"direction", SKV__CHOICE, &job->direction, DIRECTIONS, "what travels: states, or keys", 0},
       {"reduce", SKV__CHOICE, &job->reduce, REDUCES, "how; pass-kv knows ring and gather", 0},
       {"results", SKV__CHOICE, &job->results, "owner|root|all", "who gets the output rows", 0},
+      {"tuned", SKV__TEXT, &job->tune, "FILE",
+       "choose by these figures of splitkv tune (typical ones)", 0},
   };
   return add(table, options, sizeof options);
 }

@@ -21,7 +21,7 @@ typedef struct skv__job_options {
   double softcap, scale; /* 0: default */
   int order, out_fp32;
   /* How. */
-  const char *layout;
+  const char *layout, *tune;
   int direction, reduce, results;
   /* The run. */
   int64_t threads; /* 0 */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "context.h"
+#include "launch/tune.h"
 
 static skv_status_t take_context_error(skv__job_run_t *run, skv_status_t status,
                                        skv__error_t *error) {
@@ -26,8 +27,11 @@ static skv_status_t prepare(skv__job_run_t *run, skv__error_t *error) {
     count = skv__input_facts(&run->input, run->job, facts);
     skv__job_problem(run->job, &extents, &run->problem, error);
   }
+  if (run->job->tune && error->status == SKV_OK)
+    skv__tune_read(run->job->tune, &run->machine, error);
   SKV_TRY(skv__session_agree(run->session, facts, count, error));
   SKV_TRY(skv__job_plan_options(run->job, &options, error));
+  options.machine = run->job->tune ? &run->machine : NULL;
   if (run->job->order_log) {
     run->log =
         skv__order_log_create(run->session->rank, extents.value_head_dim, run->job->order_states);

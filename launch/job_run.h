@@ -17,6 +17,7 @@ typedef struct skv__job_run {
   skv__progress_t *progress; /* or NULL; borrowed */
   skv__input_t input;
   skv_problem_t problem;
+  skv_machine_t machine; /* of --tuned */
   skv_plan_t *plan;
   skv_plan_info_t info;
   skv__data_t data;

@@ -78,5 +78,6 @@ int skv__cmd_diff(int argc, const char **argv);
 int skv__cmd_make(int argc, const char **argv);
 int skv__cmd_replay(int argc, const char **argv);
 int skv__cmd_info(int argc, const char **argv);
+int skv__cmd_tune(int argc, const char **argv);
 
 #endif

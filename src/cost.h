@@ -33,6 +33,15 @@ typedef struct skv__cost {
 /* What `auto` assumes: a few cores of one host, or Hopper GPUs with NVLink, eight in a node, and a
  * network of 400 Gbit/s for each. */
 skv_machine_t skv__machine_typical(skv_backend_t backend);
+/* Its doubles by name, for files and messages. */
+typedef struct skv__figure {
+  const char *name;
+  size_t offset; /* in skv_machine_t */
+  bool may_be_zero;
+} skv__figure_t;
+enum { SKV__FIGURES = 11 };
+extern const skv__figure_t skv__figures[SKV__FIGURES];
+double skv__figure(const skv_machine_t *machine, int figure);
 /* All that choices depend on, in one number. */
 uint64_t skv__machine_digest(const skv_machine_t *machine);
 skv_status_t skv__machine_check(const skv_machine_t *machine, skv__error_t *error);

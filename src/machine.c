@@ -1,7 +1,24 @@
 /* machine.c: figures of hardware that the cost model works with. */
+#include <string.h>
 #include <xxhash.h>
 
 #include "cost.h"
+
+#define FIGURE(name, may_be_zero)                                                                  \
+  { #name, offsetof(skv_machine_t, name), may_be_zero }
+const skv__figure_t skv__figures[SKV__FIGURES] = {
+    FIGURE(flop_per_second, false),        FIGURE(read_bytes_per_second, false),
+    FIGURE(merge_bytes_per_second, false), FIGURE(prefill_seconds, true),
+    FIGURE(decode_seconds, true),          FIGURE(round_seconds, true),
+    FIGURE(message_seconds, true),         FIGURE(bytes_per_second, false),
+    FIGURE(far_round_seconds, true),       FIGURE(far_message_seconds, true),
+    FIGURE(far_bytes_per_second, false)};
+
+double skv__figure(const skv_machine_t *machine, int figure) {
+  double value;
+  memcpy(&value, (const char *)machine + skv__figures[figure].offset, sizeof value);
+  return value;
+}
 
 skv_machine_t skv__machine_typical(skv_backend_t backend) {
   if (backend == SKV_BACKEND_CUDA)
@@ -31,7 +48,8 @@ skv_machine_t skv__machine_typical(skv_backend_t backend) {
                          .far_bytes_per_second = 1e9};
 }
 
-_Static_assert(sizeof(skv_machine_t) == sizeof(size_t) + 11 * sizeof(double) + 2 * sizeof(int32_t),
+_Static_assert(sizeof(skv_machine_t) ==
+                   sizeof(size_t) + SKV__FIGURES * sizeof(double) + 2 * sizeof(int32_t),
                "padding would enter the digest");
 
 uint64_t skv__machine_digest(const skv_machine_t *machine) {
@@ -39,30 +57,16 @@ uint64_t skv__machine_digest(const skv_machine_t *machine) {
 }
 
 skv_status_t skv__machine_check(const skv_machine_t *machine, skv__error_t *error) {
-  const struct {
-    const char *name;
-    double value;
-    bool may_be_zero;
-  } figures[] = {{"flop_per_second", machine->flop_per_second, false},
-                 {"read_bytes_per_second", machine->read_bytes_per_second, false},
-                 {"merge_bytes_per_second", machine->merge_bytes_per_second, false},
-                 {"prefill_seconds", machine->prefill_seconds, true},
-                 {"decode_seconds", machine->decode_seconds, true},
-                 {"round_seconds", machine->round_seconds, true},
-                 {"message_seconds", machine->message_seconds, true},
-                 {"bytes_per_second", machine->bytes_per_second, false},
-                 {"far_round_seconds", machine->far_round_seconds, true},
-                 {"far_message_seconds", machine->far_message_seconds, true},
-                 {"far_bytes_per_second", machine->far_bytes_per_second, false}};
   if (machine->struct_bytes != sizeof *machine)
     return skv__fail(error, SKV_INVALID,
                      "machine: struct_bytes is %zu, not sizeof(skv_machine_t), %zu",
                      machine->struct_bytes, sizeof *machine);
-  for (size_t i = 0; i < sizeof figures / sizeof *figures; ++i) {
-    double value = figures[i].value;
-    if (!(value >= 0 && value <= 1e30) || (value == 0 && !figures[i].may_be_zero))
-      return skv__fail(error, SKV_INVALID, "machine: %s is %g: give a number %s", figures[i].name,
-                       value, figures[i].may_be_zero ? "from 0 on" : "above 0");
+  for (int i = 0; i < SKV__FIGURES; ++i) {
+    const skv__figure_t *figure = &skv__figures[i];
+    double value = skv__figure(machine, i);
+    if (!(value >= 0 && value <= 1e30) || (value == 0 && !figure->may_be_zero))
+      return skv__fail(error, SKV_INVALID, "machine: %s is %g: give a number %s", figure->name,
+                       value, figure->may_be_zero ? "from 0 on" : "above 0");
   }
   if (machine->node_ranks < 0 || (unsigned)machine->overlaps > 1)
     return skv__fail(error, SKV_INVALID, "machine: node_ranks is %d, overlaps is %d",

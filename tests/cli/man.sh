@@ -6,7 +6,7 @@ page=$project/docs/splitkv.1
 options_of_page() {
   sed 's/\\-/-/g' "$page" | grep -oE -- '--[a-z][a-z-]*' | sort -u
 }
-for command in prefill decode verify plan account merge diff make replay info; do
+for command in prefill decode verify plan account merge diff make replay info tune; do
   grep -q "splitkv.*$command" "$page" || fail "$command is not in the page"
   "$splitkv" $command --help | grep -oE '^  --[a-z-]+' | tr -d ' '
 done | sort -u >helped
