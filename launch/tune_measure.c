@@ -67,7 +67,7 @@ static skv_status_t reserve(tuner_t *tuner, skv__error_t *error) {
 
 /* What was enqueued is done. */
 static skv_status_t wait(const tuner_t *tuner, skv__error_t *error) {
-  return tuner->on_gpu ? skv__mirror_wait(error) : SKV_OK;
+  return tuner->on_gpu ? skv__mirror_wait(tuner->session, error) : SKV_OK;
 }
 
 /* ---- kernels ---- */
@@ -77,14 +77,11 @@ static skv_status_t time_job(const tuner_t *tuner, const skv__job_options_t *job
                              skv__error_t *error) {
   skv__session_t alone;
   SKV_TRY(skv__sub_session_alone(&alone, tuner->session, error));
-  skv_status_t status = SKV_OK;
-  for (int repeat = 0; repeat < REPEATS && status == SKV_OK; ++repeat) {
-    skv__job_run_t run;
-    status = skv__job_run(&run, job, &alone, NULL, error);
-    if (status == SKV_OK && (repeat == 0 || run.wall_seconds < *seconds))
-      *seconds = run.wall_seconds;
-    skv__job_run_free(&run);
-  }
+  skv__job_run_t run;
+  skv_status_t status = skv__job_run(&run, job, &alone, NULL, error);
+  if (status == SKV_OK)
+    *seconds = run.samples[0].wall_seconds; /* the least: they are in order */
+  skv__job_run_free(&run);
   skv__sub_session_close(&alone);
   return status;
 }
@@ -96,6 +93,7 @@ static skv_status_t time_line(const tuner_t *tuner, bool decode, const int64_t t
   skv__job_options_t job = skv__job_defaults(decode);
   job.shape = tuner->on_gpu ? "32,8,128" : "8,2,128";
   job.dtype = tuner->on_gpu ? SKV_BF16 : SKV_FP32;
+  job.repeat = REPEATS;
   for (int i = 0; i < 2; ++i) {
     double keys = (double)tokens[i];
     job.tokens = tokens[i];
