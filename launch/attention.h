@@ -90,7 +90,8 @@ skv_status_t skv__check(skv__verdict_t *verdict, const skv__data_t *data, const 
 
 /* attention_report.c */
 typedef struct skv__run_times {
-  double wall_seconds;                                 /* of all executes, on the slowest rank */
+  double wall_seconds; /* of all executes, on the slowest rank */
+  double mean_wall_seconds;
   double compute[2], communicate[2], wait[2];          /* max over ranks, mean */
   int64_t frontier_nodes, sent_bytes, workspace_bytes; /* max over ranks */
 } skv__run_times_t;

@@ -41,6 +41,7 @@ skv_status_t skv__times_collect(skv__run_times_t *all, const skv_times_t *times,
   for (int32_t rank = 0; status == SKV_OK && rank < session->ranks; ++rank) {
     if (each[rank].wall > all->wall_seconds)
       all->wall_seconds = each[rank].wall;
+    all->mean_wall_seconds += each[rank].wall / session->ranks;
     add_measured(all->compute, each[rank].compute, session->ranks);
     add_measured(all->communicate, each[rank].communicate, session->ranks);
     add_measured(all->wait, each[rank].wait, session->ranks);
@@ -121,9 +122,15 @@ static void print_text(const skv__report_t *report) {
   const skv__run_times_t *times = &report->times;
   double seconds = times->wall_seconds > 0.0 ? times->wall_seconds : 1e-9;
   print_work(report);
-  printf("time       %s: compute %s (mean %s), communicate %s (%s), wait %s (%s)\n",
-         skv__seconds_text(times->wall_seconds).text, skv__seconds_text(times->compute[0]).text,
-         skv__seconds_text(times->compute[1]).text, skv__seconds_text(times->communicate[0]).text,
+  if (report->session->stations->number != SKV__NO_GPU)
+    printf("time       %s on the GPUs (mean %s); to enqueue it the host spent: ",
+           skv__seconds_text(times->wall_seconds).text,
+           skv__seconds_text(times->mean_wall_seconds).text);
+  else
+    printf("time       %s: ", skv__seconds_text(times->wall_seconds).text);
+  printf("compute %s (mean %s), communicate %s (%s), wait %s (%s)\n",
+         skv__seconds_text(times->compute[0]).text, skv__seconds_text(times->compute[1]).text,
+         skv__seconds_text(times->communicate[0]).text,
          skv__seconds_text(times->communicate[1]).text, skv__seconds_text(times->wait[0]).text,
          skv__seconds_text(times->wait[1]).text);
   if (report->repeats > 1)
@@ -215,6 +222,7 @@ static int print_json(const skv__report_t *report) {
   cJSON_AddStringToObject(object, "version", skv_version());
   add_work(object, report);
   cJSON_AddNumberToObject(object, "seconds", times->wall_seconds);
+  cJSON_AddNumberToObject(object, "mean_seconds", times->mean_wall_seconds);
   add_pair(object, "compute_seconds", times->compute);
   add_pair(object, "communicate_seconds", times->communicate);
   add_pair(object, "wait_seconds", times->wait);

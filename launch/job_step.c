@@ -58,8 +58,7 @@ static skv_status_t execute_on_gpu(skv__job_run_t *run, const skv_inputs_t *inpu
   SKV_TRY(skv__mirror_end(&run->mirror, error));
   SKV_TRY(skv__mirror_wait(run->session, error));
   SKV_TRY(skv__mirror_seconds(&run->mirror, &sample->wall_seconds, error));
-  sample->times.compute_seconds = sample->wall_seconds;
-  return SKV_OK;
+  return skv_plan_times(run->plan, &sample->times); /* the host's share: of enqueueing */
 }
 
 /* What this rank has of O and LSE by now. */
