@@ -19,6 +19,14 @@ typedef enum skv__event {
   SKV__EVENT_COUNT = SKV__EVENT_ATTENDED + 3
 } skv__event_t;
 
+/* [tokens][heads] runs of bytes, to where they lie dense. Strides and head_bytes are of bytes. */
+typedef struct skv__pack {
+  const void *from;
+  void *to;
+  int64_t tokens, heads, head_bytes;
+  int64_t token_stride, head_stride;
+} skv__pack_t;
+
 typedef struct skv__streams {
   /* Of the plan's resources: takes work before the caller's stream where both have some. */
   void *(*second)(void *resources);
@@ -26,6 +34,7 @@ typedef struct skv__streams {
    * last. Nothing waits on the host, and a CUDA graph may capture both. */
   skv_status_t (*mark)(void *resources, skv__event_t event, void *stream, skv__error_t *error);
   skv_status_t (*follow)(void *resources, skv__event_t event, void *stream, skv__error_t *error);
+  skv_status_t (*pack)(const skv__pack_t *packs, int32_t count, void *stream, skv__error_t *error);
   /* To the host, once `stream` has come so far: waits. What goes wrong is reported by the finish
    * that follows. */
   void (*fetch)(void *to, const void *from, size_t bytes, void *stream);

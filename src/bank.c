@@ -172,6 +172,21 @@ skv_status_t skv__bank_evaluate(skv__bank_t *bank, const skv__job_node_t *work, 
   return SKV_OK;
 }
 
+skv_status_t skv__bank_evaluate_own(skv__bank_t *bank, skv__job_t *job, skv__job_node_t node,
+                                    int32_t slot, void *scratch, skv_status_t (*poll)(void *user),
+                                    void *user, skv__error_t *error) {
+  if (slot == SKV__NO_SLOT)
+    return SKV_OK;
+  for (int32_t slice = 0; slice < bank->ranks; slice++)
+    bank->slices[slice] = slice == bank->rank ? skv__bank_slot(bank, slot) : NULL;
+  job->slices = bank->slices;
+  job->nodes = &node;
+  job->node_count = 1;
+  if (!job->run_count)
+    return SKV_OK;
+  return bank->kernel->evaluate(job, scratch, bank->threads, poll, user, bank->stream, error);
+}
+
 skv_status_t skv__bank_finish(skv__bank_t *bank, int32_t slice, const skv__finish_t *finish,
                               skv__error_t *error) {
   skv__pending_t *set = &bank->sets[slice];

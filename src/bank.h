@@ -55,6 +55,10 @@ void skv__bank_report_leaf(const skv__bank_t *bank, int32_t slice, skv__node_t n
 skv_status_t skv__bank_evaluate(skv__bank_t *bank, const skv__job_node_t *work, int32_t count,
                                 void *scratch, skv_status_t (*poll)(void *user), void *user,
                                 skv__error_t *error);
+/* Evaluate one node for the runs of `job` and this rank's slice alone, into a slot. */
+skv_status_t skv__bank_evaluate_own(skv__bank_t *bank, skv__job_t *job, skv__job_node_t node,
+                                    int32_t slot, void *scratch, skv_status_t (*poll)(void *user),
+                                    void *user, skv__error_t *error);
 /* Finish the rows of a complete slice and empty its set. */
 skv_status_t skv__bank_finish(skv__bank_t *bank, int32_t slice, const skv__finish_t *finish,
                               skv__error_t *error);

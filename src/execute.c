@@ -2,8 +2,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "lanes.h"
-#include "plan.h"
+#include "execute.h"
 #include "plan_parts.h"
 
 /* ---- arguments ---- */
@@ -94,16 +93,8 @@ static skv_status_t agree(skv_plan_t *plan, const float *sinks, skv_status_t sta
 
 /* ---- passes ---- */
 
-/* Where an execute takes its data from, and where it works. */
-typedef struct site {
-  const skv_inputs_t *inputs;
-  const skv__finish_t *finish;
-  unsigned char *workspace;
-  skv__lanes_t lanes;
-} site_t;
-
-static void begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *rows, int64_t pass,
-                       const site_t *site) {
+void skv__begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *rows, int64_t pass,
+                     const skv__site_t *site) {
   const skv_inputs_t *inputs = site->inputs;
   skv__plan_shape(plan, &bank->job);
   bank->stream = site->lanes.main;
@@ -146,8 +137,7 @@ static skv_status_t evaluate_pass(skv_plan_t *plan, skv__bank_t *bank, void *scr
   return SKV_OK;
 }
 
-/* Begin to exchange what a bank holds, on the second lane. */
-static skv_status_t begin_exchange(skv_plan_t *plan, skv__bank_t *bank, const site_t *site) {
+skv_status_t skv__begin_exchange(skv_plan_t *plan, skv__bank_t *bank, const skv__site_t *site) {
   bool moved;
   double begin = skv__comm_now();
   SKV_TRY(skv__lanes_fork(&site->lanes));
@@ -159,7 +149,7 @@ static skv_status_t begin_exchange(skv_plan_t *plan, skv__bank_t *bank, const si
   return status;
 }
 
-static skv_status_t end_exchange(skv_plan_t *plan, const site_t *site) {
+skv_status_t skv__end_exchange(skv_plan_t *plan, const skv__site_t *site) {
   double begin = skv__comm_now(), waited = plan->times.wait_seconds;
   const skv__bank_t *bank = plan->exchange.bank;
   SKV_TRY(skv__exchange_end(&plan->exchange, &plan->times.wait_seconds));
@@ -167,60 +157,33 @@ static skv_status_t end_exchange(skv_plan_t *plan, const site_t *site) {
   return skv__lanes_mark(&site->lanes, SKV__EVENT_BANK + (bank != plan->bank), site->lanes.second);
 }
 
-static skv_status_t pass_queries(skv_plan_t *plan, const site_t *site) {
+static skv_status_t pass_queries(skv_plan_t *plan, const skv__site_t *site) {
   unsigned char *scratch = site->workspace + plan->workspace.scratch;
   int64_t passes = skv__rows_passes(&plan->rows);
   for (int64_t pass = 0; pass < passes; pass++) {
     int32_t index = (int32_t)(pass % plan->banks);
     skv__bank_t *bank = &plan->bank[index];
-    begin_pass(plan, bank, &plan->rows, pass, site);
+    skv__begin_pass(plan, bank, &plan->rows, pass, site);
     if (pass >= plan->banks)
       SKV_TRY(skv__lanes_follow(&site->lanes, SKV__EVENT_BANK + index, site->lanes.main));
     SKV_TRY(evaluate_pass(plan, bank, scratch));
     if (pass > 0)
-      SKV_TRY(end_exchange(plan, site));
-    SKV_TRY(begin_exchange(plan, bank, site));
+      SKV_TRY(skv__end_exchange(plan, site));
+    SKV_TRY(skv__begin_exchange(plan, bank, site));
   }
   if (passes == 0)
     return SKV_OK;
-  SKV_TRY(end_exchange(plan, site));
+  SKV_TRY(skv__end_exchange(plan, site));
   return skv__lanes_join(&site->lanes);
 }
 
-/* The runs of this rank's own rows. */
-static void keep_own_runs(skv__job_t *job, int32_t rank) {
-  if (job->round_robin)
-    return;
-  while (job->run_count && job->runs->owner != rank) {
-    job->runs++;
-    job->run_count--;
-  }
-  for (int64_t i = 0; i < job->run_count; i++)
-    if (job->runs[i].owner != rank)
-      job->run_count = i;
-}
-
-static skv_status_t pass_keys(skv_plan_t *plan, const site_t *site) {
-  const skv__workspace_t *w = &plan->workspace;
-  skv__bank_t *bank = &plan->bank[0];
-  begin_pass(plan, bank, &plan->rows, 0, site);
-  skv__job_t all = bank->job;
-  keep_own_runs(&bank->job, plan->rank);
-  SKV_TRY(skv__stream_run(&plan->stream, bank, site->inputs, plan->k_tokens,
-                          site->workspace + w->scratch, site->workspace + w->stream, &plan->times,
-                          &plan->context->error));
-  bank->job = all;
-  SKV_TRY(begin_exchange(plan, bank, site));
-  return end_exchange(plan, site);
-}
-
 /* One rank: its only node is the whole tree, and all rows are one pass. */
-static skv_status_t attend(skv_plan_t *plan, const site_t *site) {
+static skv_status_t attend(skv_plan_t *plan, const skv__site_t *site) {
   skv__bank_t *bank = &plan->bank[0];
   skv__rows_t rows = plan->rows;
   rows.pass_queries = plan->problem.batch * plan->problem.q_tokens;
   double begin = skv__comm_now();
-  begin_pass(plan, bank, &rows, 0, site);
+  skv__begin_pass(plan, bank, &rows, 0, site);
   bank->job.nodes = plan->work;
   bank->job.node_count = 1;
   if (bank->job.run_count)
@@ -247,11 +210,11 @@ skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs, const skv
                           .sinks = sinks,
                           .bits = outputs->bits};
   memcpy(finish.lse_stride, outputs->lse_stride, sizeof finish.lse_stride);
-  site_t site = {inputs, &finish, workspace,
-                 skv__lanes(plan->context->kernel, plan->resources, plan->ranks, stream,
-                            &plan->context->error)};
+  skv__site_t site = {inputs, &finish, workspace,
+                      skv__lanes(plan->context->kernel, plan->resources, plan->ranks, stream,
+                                 &plan->context->error)};
   if (plan->ranks == 1 && !finish.bits && !plan->options.observer && plan->context->kernel->attend)
     return attend(plan, &site);
-  return plan->options.direction == SKV_PASS_KV ? pass_keys(plan, &site)
+  return plan->options.direction == SKV_PASS_KV ? skv__pass_keys(plan, &site)
                                                 : pass_queries(plan, &site);
 }

@@ -83,9 +83,6 @@ static skv_status_t take_arguments(skv_plan_t *plan, const skv_problem_t *proble
   }
   const skv__kernel_t *kernel = plan->context->kernel;
   plan->held_tokens = problem->kv_capacity_tokens; /* until the keys are shared out */
-  if (kernel->streams && plan->ranks > 1 && plan->options.direction == SKV_PASS_KV)
-    return skv__fail(error, SKV_UNSUPPORTED,
-                     "the kernel %s passes queries, not keys, in this version", kernel->name);
   skv__job_t shape;
   skv__plan_shape(plan, &shape);
   return kernel->supports(&shape, error) ? SKV_OK : SKV_UNSUPPORTED;
@@ -151,6 +148,7 @@ void skv_plan_destroy(skv_plan_t *plan) {
     skv__bank_close(&plan->bank[i]);
   skv__exchange_close(&plan->exchange);
   skv__stream_close(&plan->stream);
+  skv__assembly_close(&plan->assembly);
   skv__rehearsal_free(&plan->rehearsal);
   free(plan->intervals);
   free(plan->work);

@@ -3,6 +3,7 @@
 #ifndef SKV_PLAN_H
 #define SKV_PLAN_H
 
+#include "assembly.h"
 #include "bank.h"
 #include "context.h"
 #include "exchange.h"
@@ -43,7 +44,8 @@ struct skv_plan {
 
   skv__bank_t bank[2];
   skv__exchange_t exchange;
-  skv__stream_t stream;                   /* pass-KV */
+  skv__stream_t stream;                   /* pass-KV on the CPU */
+  skv__assembly_t assembly;               /* pass-KV on a device */
   int64_t *q_tokens, *k_tokens, *q_start; /* [batch], of the execute under way */
   skv_times_t times;
 };

@@ -9,8 +9,6 @@ skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error) {
     o->reduce = o->reduce ? o->reduce : o->direction == SKV_PASS_KV ? SKV_RING : SKV_SCATTER;
     return SKV_OK;
   }
-  if (plan->context->kernel->streams)
-    o->direction = SKV_PASS_Q;
   skv_machine_t machine =
       o->machine ? *o->machine : skv__machine_typical(plan->context->kernel->backend);
   skv__cost_t cost;

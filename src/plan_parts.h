@@ -7,10 +7,20 @@
 
 /* The shape fields of this plan's jobs. */
 void skv__plan_shape(const skv_plan_t *plan, skv__job_t *job);
+static inline bool skv__plan_passes_kv(const skv_plan_t *plan) {
+  return plan->options.direction == SKV_PASS_KV;
+}
+/* Whether pass-KV puts keys and values together before they are attended. */
+static inline bool skv__plan_assembles(const skv_plan_t *plan) {
+  return plan->ranks > 1 && plan->context->kernel->streams;
+}
+int64_t skv__plan_target_bytes(const skv_plan_t *plan); /* for buffers besides pending states */
 /* Direction and reduce where they are auto, by the cost model. Writes plan->options. */
 skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error);
 /* Once the arguments have been agreed: nodes, hops, slots. */
 skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error);
+/* Slots that a bank of this rank needs, and how many nodes its sets may hold. */
+skv_status_t skv__plan_count_slots(skv_plan_t *plan, skv__error_t *error);
 /* Then, knowing the most slots that any rank needs: rows of a pass, workspace, memory. */
 skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *error);
 /* Bytes that this rank sends in one execute at full size. */

@@ -135,3 +135,10 @@ skv__kv_step_t skv__schedule_kv_step(skv_reduce_t reduce, int32_t ranks, int32_t
                             step == ranks - 1 ? -1 : (rank + 1) % ranks};
   return (skv__kv_step_t){source, step == 0 ? -1 : source, -1};
 }
+
+skv__kv_step_t skv__schedule_kv_send(skv_reduce_t reduce, int32_t ranks, int32_t rank,
+                                     int32_t step) {
+  if (reduce == SKV_RING)
+    return (skv__kv_step_t){(rank - (step - 1) + ranks) % ranks, -1, (rank + 1) % ranks};
+  return (skv__kv_step_t){rank, -1, (rank + step) % ranks};
+}

@@ -35,6 +35,9 @@ typedef struct skv__kv_step {
 } skv__kv_step_t;
 skv__kv_step_t skv__schedule_kv_step(skv_reduce_t reduce, int32_t ranks, int32_t rank,
                                      int32_t step);
+/* The other side of it: whose shard this rank sends at step 1..ranks-1, and to whom. */
+skv__kv_step_t skv__schedule_kv_send(skv_reduce_t reduce, int32_t ranks, int32_t rank,
+                                     int32_t step);
 
 /* What a reduction costs, by simulating pending sets; node-states are per row of a slice. */
 typedef struct skv__traffic {

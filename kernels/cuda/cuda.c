@@ -7,6 +7,7 @@
 #include "kernels/cuda/finish.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/merge.h"
+#include "kernels/cuda/pack.h"
 
 /* Of a plan: the device it was made on, counters that are 0 between launches, and, with several
  * ranks, a stream for what travels. */
@@ -226,8 +227,19 @@ static skv_status_t finished(void *stream, bool *yes, skv__error_t *error) {
   return *yes || code == cudaErrorNotReady ? SKV_OK : fail(error, code, "work on the GPU");
 }
 
-static const skv__streams_t streams = {
-    .second = second_stream, .mark = mark, .follow = follow, .fetch = fetch, .finished = finished};
+static skv_status_t pack(const skv__pack_t *packs, int32_t count, void *stream,
+                         skv__error_t *error) {
+  return skv__launch_pack(packs, count, stream) == SKV_OK
+             ? SKV_OK
+             : fail(error, cudaGetLastError(), "packing keys and values");
+}
+
+static const skv__streams_t streams = {.second = second_stream,
+                                       .mark = mark,
+                                       .follow = follow,
+                                       .pack = pack,
+                                       .fetch = fetch,
+                                       .finished = finished};
 
 /* Attention over no keys: every row is EMPTY, and nobody looks at the tensors. */
 static bool no_keys(const skv__job_t *job) {

@@ -158,8 +158,29 @@ static void fetch(void *to, const void *from, size_t bytes, void *stream) {
   memcpy(to, from, bytes);
 }
 
+static bool step_pack(work_t *work) {
+  const skv__pack_t *pack = work->copies[0];
+  char *to = pack->to;
+  for (int64_t token = 0; token < pack->tokens; token++)
+    for (int64_t head = 0; head < pack->heads; head++, to += pack->head_bytes)
+      memcpy(to, (const char *)pack->from + token * pack->token_stride + head * pack->head_stride,
+             (size_t)pack->head_bytes);
+  return true;
+}
+
+static skv_status_t pack(const skv__pack_t *packs, int32_t count, void *stream,
+                         skv__error_t *error) {
+  (void)error;
+  for (int32_t i = 0; i < count; i++) {
+    work_t *work = new_work(step_pack);
+    copy_of(work, &packs[i], sizeof *packs);
+    push(stream, work);
+  }
+  return SKV_OK;
+}
+
 static const skv__streams_t fake_streams = {
-    .second = second, .mark = mark, .follow = follow, .fetch = fetch};
+    .second = second, .mark = mark, .follow = follow, .pack = pack, .fetch = fetch};
 
 /* ---- kernels ---- */
 
@@ -175,8 +196,16 @@ static void keep_job(work_t *work, const skv__job_t *job, bool states) {
   if (!states)
     return;
   work->job.nodes = copy_of(work, job->nodes, (size_t)job->node_count * sizeof *job->nodes);
+  if (!job->slices) /* attend looks at none */
+    return;
   work->job.slices =
       copy_of(work, job->slices, (size_t)(job->node_count * job->ranks) * sizeof *job->slices);
+}
+
+static void keep_finish(work_t *work, const skv__job_t *job, const skv__finish_t *given) {
+  work->finish = *given;
+  if (given->sinks)
+    work->finish.sinks = copy_of(work, given->sinks, (size_t)job->q_heads * sizeof(float));
 }
 
 static bool step_evaluate(work_t *work) {
@@ -210,6 +239,65 @@ static void merge(float *into, const float *right, int64_t rows, int64_t value_h
   push(stream, work);
 }
 
+/* As a kernel that writes the rows of its own heads: through rows of all heads beside them. */
+static void finish_heads(work_t *work, const float *slice, int32_t owner) {
+  const skv__job_t *job = &work->job;
+  int64_t group = job->q_heads / job->kv_heads;
+  skv__finish_t part = work->finish;
+  int64_t o_item = part.out_dtype == SKV_FP32 ? 4 : 2;
+  for (int64_t i = 0; i < job->run_count; i++) {
+    const skv__run_t *run = &job->runs[i];
+    int64_t dim = job->value_head_dim, rows = run->q_count * job->q_heads;
+    char *o = malloc((size_t)(rows * dim * o_item));
+    float *lse = malloc((size_t)rows * sizeof *lse);
+    if (!o || !lse)
+      abort();
+    part.o = (skv_tensor_t){o - run->q_begin * job->q_heads * dim * o_item,
+                            {0, job->q_heads * dim, dim, 1}};
+    part.lse = lse - run->q_begin * job->q_heads;
+    part.lse_stride[0] = 0, part.lse_stride[1] = job->q_heads, part.lse_stride[2] = 1;
+    skv__job_t one = *job;
+    one.runs = run;
+    one.run_count = 1;
+    note(work->device, work->device->base->finish(&one, owner, slice, &part, 1, NULL,
+                                                  &work->device->context->error));
+    for (int64_t q = 0; q < run->q_count; q++)
+      for (int64_t h = job->kv_head_begin * group; h < job->kv_head_end * group; h++) {
+        const skv__finish_t *to = &work->finish;
+        int64_t query = run->q_begin + q, row = q * job->q_heads + h;
+        memcpy((char *)to->o.data + (run->sequence * to->o.stride[0] + query * to->o.stride[1] +
+                                     h * to->o.stride[2]) *
+                                        o_item,
+               o + row * dim * o_item, (size_t)(dim * o_item));
+        if (to->lse)
+          to->lse[run->sequence * to->lse_stride[0] + query * to->lse_stride[1] +
+                  h * to->lse_stride[2]] = lse[row];
+      }
+    free(o);
+    free(lse);
+  }
+}
+
+/* Only the heads of the job are right in what it leaves: the others come with their own groups. */
+static bool step_attend(work_t *work) {
+  const skv__kernel_t *base = work->device->base;
+  skv__job_t *job = &work->job;
+  int32_t owner = job->runs->owner;
+  size_t bytes = (size_t)skv__slice_bytes(job->slice_rows[owner], job->value_head_dim);
+  float *slice = aligned_alloc(64, bytes), **slices = calloc((size_t)job->ranks, sizeof *slices);
+  if (!slice || !slices)
+    abort();
+  slices[owner] = slice;
+  job->slices = slices;
+  memset(slice, 0, bytes);
+  note(work->device,
+       base->evaluate(job, work->scratch, 1, NULL, NULL, NULL, &work->device->context->error));
+  finish_heads(work, slice, owner);
+  free(slice);
+  free(slices);
+  return true;
+}
+
 static bool step_finish(work_t *work) {
   note(work->device, work->device->base->finish(&work->job, work->owner, work->right, &work->finish,
                                                 1, NULL, &work->device->context->error));
@@ -222,11 +310,20 @@ static skv_status_t finish(const skv__job_t *job, int32_t owner, const float *sl
   work_t *work = new_work(step_finish);
   (void)threads, (void)error;
   keep_job(work, job, false);
-  work->finish = *given;
+  keep_finish(work, job, given);
   work->right = slice;
   work->owner = owner;
-  if (given->sinks)
-    work->finish.sinks = copy_of(work, given->sinks, (size_t)job->q_heads * sizeof(float));
+  push(stream, work);
+  return SKV_OK;
+}
+
+static skv_status_t attend(const skv__job_t *job, const skv__finish_t *given, void *scratch,
+                           void *stream, skv__error_t *error) {
+  (void)error;
+  work_t *work = new_work(step_attend);
+  keep_job(work, job, true);
+  keep_finish(work, job, given);
+  work->scratch = scratch;
   push(stream, work);
   return SKV_OK;
 }
@@ -411,6 +508,7 @@ kit_device_t *kit_device_open(skv_context_t *context, kit_wiring_t wiring, kit_w
   device->kernel.evaluate = evaluate;
   device->kernel.merge = merge;
   device->kernel.finish = finish;
+  device->kernel.attend = attend;
   device->kernel.streams = &fake_streams;
   for (int32_t i = 0; i < STREAMS; i++)
     device->streams[i].device = device;

@@ -77,7 +77,8 @@ static skv_tensor_t dense(void *data, int64_t tokens, int64_t heads, int64_t dim
 static skv_outputs_t outputs_for(const job_t *job, int32_t rank, uint64_t *bits) {
   const skv_problem_t *p = &job->test->problem;
   bool writes = rank == 0 || job->way->options.results == SKV_RESULTS_OWNER;
-  skv_outputs_t outputs = {.struct_bytes = sizeof outputs, .bits = bits};
+  skv_outputs_t outputs = {.struct_bytes = sizeof outputs,
+                           .bits = job->way->without_bits ? NULL : bits};
   outputs.o = dense(writes ? job->answer->o : kit_poisoned(job->answer->o_bytes), p->q_tokens,
                     p->q_heads, p->value_head_dim);
   outputs.lse = writes ? job->answer->lse : NULL;

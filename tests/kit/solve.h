@@ -10,6 +10,7 @@ typedef struct kit_way {
   int32_t ranks, threads; /* 0: 1 */
   const char *kernel;     /* NULL: the best */
   uint64_t delay_seed;
+  bool without_bits;     /* of the answer too: 0 */
   kit_wiring_t wiring;   /* ranks with devices that are none */
   int64_t chunk_queries; /* > 0: so many queries an execute; causal chunks see no later key */
   skv_plan_options_t options;
