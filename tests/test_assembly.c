@@ -132,8 +132,9 @@ Test(assembly, groups_hide_their_travel_and_fit) {
 
 Test(assembly, what_travels_is_counted) {
   skv_problem_t problem = problem_of(1000, 2);
-  double all = 0, token_bytes = 2 * (24 + 40) * 4;
-  for (int reduce = 0; reduce < 2; reduce++, all = 0) {
+  const double token_bytes = 2 * (24 + 40) * 4;
+  for (int reduce = 0; reduce < 2; reduce++) {
+    double all = 0;
     skv__shard_t shard = shard_of(&problem, 5, SKV_CONTIGUOUS);
     for (int32_t rank = 0; rank < 5; rank++) {
       skv__assembly_t assembly =

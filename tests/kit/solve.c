@@ -160,8 +160,9 @@ static skv_status_t execute(job_t *job, int32_t rank, skv_plan_t *plan, skv_inpu
   return status;
 }
 
-static skv_status_t run(job_t *job, int32_t rank, skv_plan_t *plan, kit_device_t *device) {
-  const skv_problem_t *p = &job->test->problem;
+void kit_own_keys(const kit_case_t *test, const skv_plan_t *plan, int32_t rank,
+                  skv_inputs_t *inputs) {
+  const skv_problem_t *p = &test->problem;
   size_t count = 0;
   skv_plan_key_intervals(plan, rank, NULL, &count);
   skv_interval_t *intervals = calloc(count + 1, sizeof *intervals);
@@ -169,15 +170,19 @@ static skv_status_t run(job_t *job, int32_t rank, skv_plan_t *plan, kit_device_t
   int64_t owned = 0;
   for (size_t i = 0; i < count; i++)
     owned += intervals[i].end - intervals[i].begin;
+  inputs->k = dense(copy_owned(p, test->k, p->head_dim, intervals, count, owned), owned,
+                    p->kv_heads, p->head_dim);
+  inputs->v = dense(copy_owned(p, test->v, p->value_head_dim, intervals, count, owned), owned,
+                    p->kv_heads, p->value_head_dim);
+  free(intervals);
+}
+
+static skv_status_t run(job_t *job, int32_t rank, skv_plan_t *plan, kit_device_t *device) {
   skv_inputs_t inputs = kit_case_inputs(job->test);
-  inputs.k = dense(copy_owned(p, job->test->k, p->head_dim, intervals, count, owned), owned,
-                   p->kv_heads, p->head_dim);
-  inputs.v = dense(copy_owned(p, job->test->v, p->value_head_dim, intervals, count, owned), owned,
-                   p->kv_heads, p->value_head_dim);
+  kit_own_keys(job->test, plan, rank, &inputs);
   skv_status_t status = execute(job, rank, plan, &inputs, device);
   kit_poisoned_free(inputs.k.data);
   kit_poisoned_free(inputs.v.data);
-  free(intervals);
   return status;
 }
 

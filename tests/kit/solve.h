@@ -34,6 +34,10 @@ bool kit_solve(const kit_case_t *test, const kit_way_t *way, kit_answer_t *answe
 skv_status_t kit_execute(const kit_case_t *test, const kit_way_t *way, skv_plan_t *plan,
                          const skv_inputs_t *inputs, const skv_outputs_t *outputs, void *workspace,
                          size_t workspace_bytes, void *stream);
+/* K and V of a case as `rank` of the plan holds them, dense; free their data with
+ * kit_poisoned_free. */
+void kit_own_keys(const kit_case_t *test, const skv_plan_t *plan, int32_t rank,
+                  skv_inputs_t *inputs);
 void kit_way_describe(const kit_way_t *way, char *text, size_t text_bytes);
 
 #endif
