@@ -309,7 +309,7 @@ SKV_API skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs,
                                  const skv_outputs_t *outputs, void *workspace,
                                  size_t workspace_bytes, void *stream);
 /* Waits until what was given to `stream` is done. On a CPU it returns at once. With a device of its
- * own and no other ranks it is cudaStreamSynchronize. Where other ranks have a part in the stream
+ * own and no other ranks it waits for the stream alone. Where other ranks have a part in the stream
  * (skv_nccl.h) it is the one safe way to wait: all ranks wait alike, for as long as every one of
  * them gives a sign of life, however long the work is; a rank that is silent for the timeout is
  * named, what the device or NCCL reports is returned, and then the stream is freed of messages
