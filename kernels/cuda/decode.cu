@@ -123,7 +123,7 @@ static bool map_tensor(CUtensorMap *map, const skv__job_t *job, const skv_tensor
                 columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
                 : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
                                 : CU_TENSOR_MAP_SWIZZLE_32B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

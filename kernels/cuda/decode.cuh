@@ -22,11 +22,12 @@ template <int Slabs, int Columns, int SlabBytes>
 SKV_DEVICE void copy_tile(uint8_t *to, const CUtensorMap *map, uint64_t *full, int32_t column,
                           int32_t token, const decode_item_t &item) {
   if (lane_index() == 0) {
+    const uint64_t policy = read_once_policy();
     barrier_expect(full, Slabs * SlabBytes);
 #pragma unroll
     for (int slab = 0; slab < Slabs; ++slab)
-      tensor_load(to + slab * SlabBytes, map, full, column + slab * Columns, token, item.kv_head,
-                  item.sequence);
+      tensor_load_by(policy, to + slab * SlabBytes, map, full, column + slab * Columns, token,
+                     item.kv_head, item.sequence);
   }
   __syncwarp();
 }

@@ -87,6 +87,23 @@ SKV_DEVICE void tensor_load(void *to, const CUtensorMap *map, uint64_t *barrier,
                : "memory");
 }
 
+/* For what is read once: the L2 cache gives it up first, and keeps code and states. */
+SKV_DEVICE uint64_t read_once_policy(void) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/* tensor_load with such a policy. */
+SKV_DEVICE void tensor_load_by(uint64_t policy, void *to, const CUtensorMap *map, uint64_t *barrier,
+                               int32_t column, int32_t token, int32_t head, int32_t sequence) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+               ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+               "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(token), "r"(head),
+               "r"(sequence), "l"(policy)
+               : "memory");
+}
+
 /* Ordinary shared-memory stores before it are seen by wgmma and bulk copies after the next barrier.
  */
 SKV_DEVICE void proxy_fence(void) {
