@@ -188,8 +188,8 @@ static void fill_results(prefill_params_t *params, const skv__job_t *job,
   const int64_t *stride = finish->o.stride;
   params->quick =
       (finish->out_dtype == SKV_FP32 || finish->out_dtype == job->dtype) &&
-      (int64_t)(uintptr_t)finish->o.data % (2 * skv__dtype_bytes(finish->out_dtype)) == 0 &&
-      stride[0] % 2 == 0 && stride[1] % 2 == 0 && stride[2] % 2 == 0;
+      (uintptr_t)finish->o.data % 16 == 0 && stride[0] % 8 == 0 && stride[1] % 8 == 0 &&
+      stride[2] % 8 == 0;
 }
 
 /* What all nodes share. */
@@ -246,11 +246,11 @@ static skv_status_t launch(const skv__job_t *job, const skv__finish_t *finish,
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            (int)variant->shared_bytes) != cudaSuccess)
     return skv__fail(error, SKV_UNSUPPORTED, "the device has too little shared memory");
-  unsigned ctas = (unsigned)at_most(tiles, cta_limit(device));
+  params.ctas = (uint32_t)at_most(tiles, cta_limit(device));
   for (int64_t node = 0; node < job->node_count; ++node) {
     SKV_TRY(skv__tables_fill(&params.tables, job, node, finish, scratch, stream));
     fill_node(&params, job, node);
-    kernel<<<ctas, (unsigned)variant->threads, variant->shared_bytes, stream>>>(params);
+    kernel<<<params.ctas, (unsigned)variant->threads, variant->shared_bytes, stream>>>(params);
     cudaError_t status = cudaGetLastError();
     if (status != cudaSuccess)
       return skv__fail(error, SKV_INTERNAL, "prefill: %s", cudaGetErrorString(status));

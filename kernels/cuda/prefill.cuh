@@ -102,7 +102,7 @@ SKV_DEVICE void soften(const prefill_shared<Shape> *s, const prefill_params_t &p
 /* The first tile of a row tile: no values to multiply yet. */
 template <typename Type, typename Shape, prefill_mode_t Mode>
 SKV_DEVICE void first_tile(prefill_shared<Shape> *s, const prefill_params_t &p, consumer<Shape> *me,
-                           int32_t tile) {
+                           int32_t tile, bool masked) {
   ring_t k_ring = ring_of<Shape>(me->tiles++);
   barrier_wait(&s->k_full[k_ring.stage], k_ring.parity);
   wgmma_pin(me->scores);
@@ -113,7 +113,7 @@ SKV_DEVICE void first_tile(prefill_shared<Shape> *s, const prefill_params_t &p, 
   wgmma_pin(me->scores);
   arrive_as_warp(&s->k_empty[k_ring.stage]);
   look_ahead(s, me);
-  soften<Type, Shape, Mode>(s, p, me, tile, true, true);
+  soften<Type, Shape, Mode>(s, p, me, tile, masked, true);
 }
 
 /* In the warpgroup's turn: values of the tile before `tile`, and scores of `tile`. Outside of it,
@@ -190,7 +190,8 @@ SKV_DEVICE void attend_rows(prefill_shared<Shape> *s, const prefill_params_t &p,
   int32_t common_high = min(max(t.high + row, 0), t.k_length);
   int32_t plain_begin = (common_low + kKeys - 1) / kKeys;
   int32_t plain_end = min(common_high / kKeys, tile_end);
-  first_tile<Type, Shape, Mode>(s, p, me, tile_begin);
+  first_tile<Type, Shape, Mode>(s, p, me, tile_begin,
+                                tile_begin < plain_begin || tile_begin >= plain_end);
   int32_t leaf_end = kPinned ? (tile_begin / p.leaf_tiles + 1) * p.leaf_tiles : tile_end;
   for (int32_t tile = tile_begin + 1; tile < tile_end;) {
     if (tile >= plain_begin)
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     consume<Type, Shape, Mode>(s, p);
   }
   /* The last CTA to leave puts the counters back for the next launch. */
-  if (threadIdx.x == 0 && atomicAdd(p.leavers, 1) == gridDim.x - 1)
+  if (threadIdx.x == 0 && atomicAdd(p.leavers, 1) == p.ctas - 1)
     *p.next_tile = 0, *p.leavers = 0;
 }
 

@@ -26,6 +26,9 @@ template <int Rows> SKV_DEVICE uint32_t row_tiles_of(const skv__device_run_t &ru
 template <int Rows>
 SKV_DEVICE int32_t run_of_tile(const prefill_params_t &p, uint32_t index, uint32_t *within) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
+  *within = index;
+  if (p.tables.run_count == 1)
+    return 0;
   for (int64_t top = p.tables.run_count;; top -= 32) {
     int64_t run = top - 1 - lane;
     uint32_t mine = 0;
@@ -56,23 +59,22 @@ SKV_DEVICE void find_row_tile(row_tile_t *to, const prefill_params_t &p, uint32_
     return;
   const skv__device_run_t &run = skv__run_at(p.tables, number);
   uint32_t row_tiles = row_tiles_of<Shape::kRows>(run), band = (uint32_t)p.band;
-  uint32_t a_band = row_tiles * band, within = rest % a_band;
-  int32_t head = (int32_t)(rest / a_band * band + within % band);
-  int32_t q_begin = (int32_t)(row_tiles - 1 - within / band) * Shape::kRows;
+  uint32_t a_band = row_tiles * band, bands = rest / a_band, within = rest - bands * a_band;
+  uint32_t tile = within / band, head = bands * band + (within - tile * band);
+  int32_t q_begin = (int32_t)(row_tiles - 1 - tile) * Shape::kRows;
   to->run = number, to->q_begin = q_begin;
-  to->head = head, to->kv_head = head / p.group;
+  to->head = (int32_t)head, to->kv_head = (int32_t)(head / (uint32_t)p.group);
   to->sequence = (int32_t)run.sequence, to->token = (int32_t)run.q_begin + q_begin;
+  int64_t position = run.position + q_begin - p.node_begin;
+  int64_t low = position - p.left_tokens, high = position + p.right_tokens + 1;
+  to->low = saturate(low), to->high = saturate(high);
+  int32_t rows = min((int32_t)run.q_count - q_begin, Shape::kRows);
   int64_t k_length = clamp_token(run.k_tokens - p.node_begin, p.node_keys);
-  int64_t low = run.position + q_begin - p.node_begin - p.left_tokens;
-  int64_t high = run.position + q_begin - p.node_begin + p.right_tokens + 1;
-  int64_t rows = run.q_count - q_begin < Shape::kRows ? run.q_count - q_begin : Shape::kRows;
-  to->k_length = (int32_t)k_length, to->low = saturate(low), to->high = saturate(high);
-  int32_t begin = (int32_t)clamp_token(low, k_length) / Shape::kKeys;
-  int32_t end =
-      (int32_t)((clamp_token(high + rows - 1, k_length) + Shape::kKeys - 1) / Shape::kKeys);
-  to->seen_begin = (int32_t)clamp_token(low, k_length);
-  to->seen_end = (int32_t)clamp_token(high + rows - 1, k_length);
-  to->tile_begin = begin, to->tile_end = max(begin, end);
+  int32_t begin = (int32_t)clamp_token(low, k_length);
+  int32_t end = (int32_t)clamp_token(high + rows - 1, k_length);
+  to->k_length = (int32_t)k_length, to->seen_begin = begin, to->seen_end = end;
+  begin /= Shape::kKeys;
+  to->tile_begin = begin, to->tile_end = max(begin, (end + Shape::kKeys - 1) / Shape::kKeys);
 }
 
 /* ---- the tile loader ---- */
@@ -142,32 +144,31 @@ SKV_DEVICE void produce_keys(prefill_shared<Shape> *s, const prefill_params_t &p
   }
 }
 
+/* A CTA's first row tile has its own number: no need to ask the counter. */
 template <typename Shape>
 SKV_DEVICE void produce(prefill_shared<Shape> *s, const prefill_params_t &p) {
-  uint32_t tiles = 0;
+  uint32_t tiles = 0, index = blockIdx.x;
   for (uint32_t n = 0;; ++n) {
     row_tile_t *t = &s->row_tiles[n % 3];
-    uint32_t index = 0;
-    if (threadIdx.x == 0)
-      index = atomicAdd(p.next_tile, 1);
-    index = __shfl_sync(0xffffffff, index, 0);
-    bool more = index < p.tiles;
-    if (more)
+    if (index < p.tiles)
       find_row_tile<Shape>(t, p, index);
     else if (threadIdx.x == 0)
-      t->head = -1;
+      t->head = -1, t->tile_begin = t->tile_end = 0;
     __syncwarp();
     barrier_wait(&s->q_empty, n & 1 ^ 1); /* of an unused buffer: returns */
     if (threadIdx.x == 0) {
-      if (more && t->tile_begin < t->tile_end)
+      if (t->tile_begin < t->tile_end)
         load_tile<Shape::kDim, Shape::kRows>(s->q, &p.q, &s->q_full, t->token,
                                              p.head_begin + t->head, t->sequence);
       else
         barrier_arrive(&s->q_full);
     }
-    if (!more)
+    if (t->head < 0)
       return;
     produce_keys(s, p, *t, &tiles);
+    if (threadIdx.x == 0)
+      index = atomicAdd(p.next_tile, 1);
+    index = p.ctas + __shfl_sync(0xffffffff, index, 0);
   }
 }
 

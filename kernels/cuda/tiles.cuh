@@ -12,14 +12,14 @@ typedef struct prefill_params {
   skv__tables_t tables;
   bool states;          /* are written, in fp32; else what `finish` says */
   skv__finish_t finish; /* out_dtype in any case */
-  bool quick; /* O is fp32 or of the inputs' type, and its elements can be stored in pairs */
+  bool quick; /* O is fp32 or of the inputs' type, and can be stored 16 bytes at a time */
   int64_t node_begin, node_keys;
   int32_t token_offset; /* of the node, along the token axis of k and v */
   int64_t left_tokens, right_tokens;
   int32_t q_heads, head_begin, heads; /* heads to do: [head_begin, head_begin + heads) */
   int32_t group;                      /* query heads of a KV head */
   int32_t band;                       /* heads that are worked on together */
-  uint32_t tiles;                     /* row tiles in all */
+  uint32_t tiles, ctas;               /* row tiles in all, and the grid's size */
   int32_t value_head_dim;
   int32_t leaf_tiles, block_tiles;
   int32_t slots; /* images of a warpgroup in `images` */
