@@ -186,10 +186,9 @@ static void fill_results(prefill_params_t *params, const skv__job_t *job,
     return;
   params->finish = *finish;
   const int64_t *stride = finish->o.stride;
-  params->quick =
-      (finish->out_dtype == SKV_FP32 || finish->out_dtype == job->dtype) &&
-      (uintptr_t)finish->o.data % 16 == 0 && stride[0] % 8 == 0 && stride[1] % 8 == 0 &&
-      stride[2] % 8 == 0;
+  params->quick = (finish->out_dtype == SKV_FP32 || finish->out_dtype == job->dtype) &&
+                  (uintptr_t)finish->o.data % 16 == 0 && stride[0] % 8 == 0 && stride[1] % 8 == 0 &&
+                  stride[2] % 8 == 0;
 }
 
 /* What all nodes share. */

@@ -33,7 +33,7 @@ SKV_DEVICE int32_t run_of_tile(const prefill_params_t &p, uint32_t index, uint32
     int64_t run = top - 1 - lane;
     uint32_t mine = 0;
     if (run >= 0)
-      mine = row_tiles_of<Rows>(skv__run_at(p.tables, run)) * (uint32_t)p.heads;
+      mine = row_tiles_of<Rows>(skv__run_copy(p.tables, run)) * (uint32_t)p.heads;
     uint32_t sum = mine;
     for (int32_t step = 1; step < 32; step *= 2) {
       uint32_t below = __shfl_up_sync(0xffffffff, sum, step);
@@ -57,13 +57,13 @@ SKV_DEVICE void find_row_tile(row_tile_t *to, const prefill_params_t &p, uint32_
   int32_t number = run_of_tile<Shape::kRows>(p, index, &rest);
   if (threadIdx.x != 0)
     return;
-  const skv__device_run_t &run = skv__run_at(p.tables, number);
+  const skv__device_run_t run = skv__run_copy(p.tables, number);
   uint32_t row_tiles = row_tiles_of<Shape::kRows>(run), band = (uint32_t)p.band;
   uint32_t a_band = row_tiles * band, bands = rest / a_band, within = rest - bands * a_band;
   uint32_t tile = within / band, head = bands * band + (within - tile * band);
   int32_t q_begin = (int32_t)(row_tiles - 1 - tile) * Shape::kRows;
   to->run = number, to->q_begin = q_begin;
-  to->head = (int32_t)head, to->kv_head = (int32_t)(head / (uint32_t)p.group);
+  to->head = (int32_t)head;
   to->sequence = (int32_t)run.sequence, to->token = (int32_t)run.q_begin + q_begin;
   int64_t position = run.position + q_begin - p.node_begin;
   int64_t low = position - p.left_tokens, high = position + p.right_tokens + 1;
@@ -144,17 +144,27 @@ SKV_DEVICE void produce_keys(prefill_shared<Shape> *s, const prefill_params_t &p
   }
 }
 
-/* A CTA's first row tile has its own number: no need to ask the counter. */
+/* The row tile that the counter gives. By the whole warp. */
+template <typename Shape> SKV_DEVICE void take_row_tile(row_tile_t *to, const prefill_params_t &p) {
+  uint32_t index = 0;
+  if (threadIdx.x == 0)
+    index = p.ctas + atomicAdd(p.next_tile, 1);
+  index = __shfl_sync(0xffffffff, index, 0);
+  if (index < p.tiles)
+    find_row_tile<Shape>(to, p, index);
+  else if (threadIdx.x == 0)
+    to->head = -1, to->tile_begin = to->tile_end = 0;
+  __syncwarp();
+}
+
+/* The first row tile is there. */
 template <typename Shape>
 SKV_DEVICE void produce(prefill_shared<Shape> *s, const prefill_params_t &p) {
-  uint32_t tiles = 0, index = blockIdx.x;
+  uint32_t tiles = 0;
   for (uint32_t n = 0;; ++n) {
     row_tile_t *t = &s->row_tiles[n % 3];
-    if (index < p.tiles)
-      find_row_tile<Shape>(t, p, index);
-    else if (threadIdx.x == 0)
-      t->head = -1, t->tile_begin = t->tile_end = 0;
-    __syncwarp();
+    if (n != 0)
+      take_row_tile<Shape>(t, p);
     barrier_wait(&s->q_empty, n & 1 ^ 1); /* of an unused buffer: returns */
     if (threadIdx.x == 0) {
       if (t->tile_begin < t->tile_end)
@@ -165,10 +175,9 @@ SKV_DEVICE void produce(prefill_shared<Shape> *s, const prefill_params_t &p) {
     }
     if (t->head < 0)
       return;
+    if (threadIdx.x == 0) /* after the loads of Q, which do not need it */
+      t->kv_head = t->head / p.group;
     produce_keys(s, p, *t, &tiles);
-    if (threadIdx.x == 0)
-      index = atomicAdd(p.next_tile, 1);
-    index = p.ctas + __shfl_sync(0xffffffff, index, 0);
   }
 }
 

@@ -144,7 +144,7 @@ SKV_DEVICE void write_slowly(const prefill_params_t &p, void *to,
 template <typename Type, typename Shape>
 SKV_DEVICE void write_rows(const prefill_params_t &p, const row_tile_t &t,
                            float (&o)[Shape::kValueDim / 2], rows_t rows) {
-  const skv__device_run_t &run = skv__run_at(p.tables, t.run);
+  const skv__device_run_t run = skv__run_copy(p.tables, t.run);
   const int64_t head = p.head_begin + t.head;
   const int64_t query = t.q_begin + 64 * (int64_t)my_warpgroup() + my_row();
   const bool here[2] = {query < run.q_count, query + 8 < run.q_count};

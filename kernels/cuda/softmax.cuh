@@ -58,23 +58,25 @@ template <int Count> SKV_DEVICE void cap_scores(float (&s)[Count], float k) {
 
 /* Bit j says whether column j of the thread's N / 4 in a row is below `column`. */
 template <int N> SKV_DEVICE uint32_t columns_below(int32_t column) {
-  int32_t within = max(min(column, N), 0);
-  return (uint32_t)((1ull << (within / 8 * 2 + min(within % 8, 2))) - 1);
+  uint32_t within = (uint32_t)max(min(column, N), 0);
+  uint32_t count = within / 8 * 2 + min(within % 8, 2);
+  return count < 32 ? (1u << count) - 1 : ~0u;
 }
 
-/* Scores of keys outside [low, high) become -inf. `key` is the key of the thread's first column. One
- * bit a column, because comparing each with both ends took twice the time of the exponentials. */
+/* Scores of keys outside [low, high) become -inf. `key` is the key of the thread's first column.
+ * One bit a column, because comparing each with both ends took twice the time of the exponentials.
+ */
 template <int N>
 SKV_DEVICE void mask_scores(float (&s)[N / 2], int32_t key, const int32_t (&low)[2],
                             const int32_t (&high)[2]) {
-  uint32_t seen[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r)
-    seen[r] = columns_below<N>(high[r] - key) & ~columns_below<N>(low[r] - key);
+  for (int r = 0; r < 2; ++r) {
+    uint32_t seen = columns_below<N>(high[r] - key) & ~columns_below<N>(low[r] - key);
 #pragma unroll
-  for (int i = 0; i < N / 2; ++i) {
-    uint32_t column = 1u << (i / 4 * 2 + i % 2);
-    s[i] = seen[i / 2 % 2] & column ? s[i] : skv__bits_float(SKV__MINUS_INF_BITS);
+    for (int i = 2 * r; i < N / 2; i += 4)
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        s[i + j] = seen >> (i / 4 * 2 + j) & 1 ? s[i + j] : skv__bits_float(SKV__MINUS_INF_BITS);
   }
 }
 

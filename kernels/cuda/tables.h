@@ -54,10 +54,14 @@ skv_status_t skv__tables_fill(skv__tables_t *tables, const skv__job_t *job, int6
                               const skv__finish_t *finish, void *scratch, cudaStream_t stream);
 
 #if defined(__CUDACC__)
-/* By value: a reference to one of two places would make generic loads of it, which reach the
- * launch's parameters through the L2 cache. */
-static __device__ __forceinline__ skv__device_run_t skv__run_at(const skv__tables_t &tables,
-                                                                int64_t index) {
+static __device__ __forceinline__ const skv__device_run_t &skv__run_at(const skv__tables_t &tables,
+                                                                       int64_t index) {
+  return tables.runs ? tables.runs[index] : tables.near_runs[index];
+}
+/* A copy: a reference to one of two places makes generic loads of it, which reach the launch's
+ * parameters through the L2 cache. */
+static __device__ __forceinline__ skv__device_run_t skv__run_copy(const skv__tables_t &tables,
+                                                                  int64_t index) {
   if (tables.runs)
     return tables.runs[index];
   return tables.near_runs[index];

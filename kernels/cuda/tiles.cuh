@@ -12,7 +12,7 @@ typedef struct prefill_params {
   skv__tables_t tables;
   bool states;          /* are written, in fp32; else what `finish` says */
   skv__finish_t finish; /* out_dtype in any case */
-  bool quick; /* O is fp32 or of the inputs' type, and can be stored 16 bytes at a time */
+  bool quick;           /* O is fp32 or of the inputs' type, and can be stored 16 bytes at a time */
   int64_t node_begin, node_keys;
   int32_t token_offset; /* of the node, along the token axis of k and v */
   int64_t left_tokens, right_tokens;
@@ -41,6 +41,9 @@ template <int Dim, int ValueDim, int Consumers, int Stages, bool Blocks> struct 
   static constexpr int kConsumers = Consumers, kRows = 64 * Consumers;
   static constexpr int kKeys = (int)skv__tile_keys(Dim), kStages = Stages;
   static constexpr bool kBlocks = Blocks;
+  /* Steps of 16 columns of Q that a consumer has in registers: where tiles are of 64 keys, scores
+   * ask shared memory for as much as it gives. */
+  static constexpr int kHeld = Dim == 256 ? 8 : 0;
   static constexpr int kThreads = 128 * (1 + Consumers);
   static constexpr int kLaunchedRegisters = Consumers == 3 ? 128 : 168;
   static constexpr int kProducerRegisters = Consumers == 3 ? 32 : 24;

@@ -62,6 +62,13 @@ template <int Count> SKV_DEVICE void wgmma_pin(uint32_t (&values)[Count]) {
     asm volatile("" : "+r"(values[i])::"memory");
 }
 
+/* What products will overwrite: old values need no registers. */
+template <int Count> SKV_DEVICE void wgmma_forget(float (&values)[Count]) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    asm volatile("" : "=f"(values[i]));
+}
+
 /* ---- products: both operands in shared memory (ss), or A in registers (rs) and B transposed ----
  */
 
@@ -109,6 +116,12 @@ template <typename Type, int N> struct wgmma;
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " RP ", 0;\n"                                 \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." name "." name " {"            \
                    REGISTERS_##N "}, {" RB ", p, 1, 1, 1;\n}"                                      \
+                   : OUTPUTS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)); \
+    }                                                                                              \
+    SKV_DEVICE_MEMBER void rs_rows(float (&d)[N / 2], const uint32_t *a, uint64_t b, int keep) {   \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " RP ", 0;\n"                                 \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." name "." name " {"            \
+                   REGISTERS_##N "}, {" RB ", p, 1, 1, 0;\n}"                                      \
                    : OUTPUTS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)); \
     }                                                                                              \
   };
