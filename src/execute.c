@@ -157,9 +157,11 @@ skv_status_t skv__end_exchange(skv_plan_t *plan, const skv__site_t *site) {
   return skv__lanes_mark(&site->lanes, SKV__EVENT_BANK + (bank != plan->bank), site->lanes.second);
 }
 
-static skv_status_t pass_queries(skv_plan_t *plan, const skv__site_t *site) {
+static skv_status_t pass_queries(skv_plan_t *plan, skv__site_t *site) {
   unsigned char *scratch = site->workspace + plan->workspace.scratch;
   int64_t passes = skv__rows_passes(&plan->rows);
+  if (passes == 1) /* nothing overlaps, and going from stream to stream takes microseconds */
+    site->lanes = skv__lanes(plan->context->kernel, NULL, 1, site->lanes.main, site->lanes.error);
   for (int64_t pass = 0; pass < passes; pass++) {
     int32_t index = (int32_t)(pass % plan->banks);
     skv__bank_t *bank = &plan->bank[index];
