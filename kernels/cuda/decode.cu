@@ -34,7 +34,7 @@ static int64_t rows_of(const skv__job_t *job) {
   return queries * (job->q_heads / job->kv_heads);
 }
 
-/* Row tiles of 16 rows that a CTA has at once. */
+/* Row tiles of 16 rows that a CTA has at once: all rows of a KV head. */
 static int row_tiles(const skv__job_t *job) {
   return rows_of(job) <= 16 ? 1 : 2;
 }
@@ -43,17 +43,15 @@ static int row_tiles(const skv__job_t *job) {
 static int64_t leaf_keys(const skv__job_t *job, const skv__device_t *device) {
   if (!job->free_order)
     return least(job->leaf_tokens, MOST_KEYS);
-  int64_t groups = ceil_divide(rows_of(job), 16 * row_tiles(job));
-  int64_t leaves = device->multiprocessors / (job->batch * job_heads(job) * groups);
+  int64_t leaves = device->multiprocessors / (job->batch * job_heads(job));
   int64_t keys = ceil_divide(job->most_k_tokens, leaves > 1 ? leaves : 1);
   return ceil_divide(keys > 0 ? keys : 1, 128) * 128;
 }
 
-/* Units that a job can have. */
+/* Units that a job can have, were each a leaf. */
 static int64_t most_units(const skv__job_t *job, const skv__device_t *device) {
-  int64_t groups = ceil_divide(rows_of(job), 16 * row_tiles(job));
   int64_t leaves = ceil_divide(job->most_k_tokens, leaf_keys(job, device)) + 1;
-  return job->most_runs * groups * job_heads(job) * leaves;
+  return job->most_runs * job_heads(job) * leaves;
 }
 
 static size_t slots_bytes(const skv__job_t *job, const skv__device_t *device) {
@@ -61,11 +59,15 @@ static size_t slots_bytes(const skv__job_t *job, const skv__device_t *device) {
          (size_t)(MOST_SLICES + tile_columns(job) / 8) * sizeof(float4);
 }
 static size_t counters_bytes(const skv__job_t *job, const skv__device_t *device) {
-  return (size_t)most_units(job, device) * MOST_SLICES * 2 * sizeof(uint32_t);
+  return (size_t)most_units(job, device) * MOST_SLICES * sizeof(uint32_t);
 }
-/* Tables, then slots. */
+static size_t items_bytes(const skv__job_t *job) {
+  return (size_t)(ceil_divide(job->most_runs, DECODE_NEAR_ITEMS) * DECODE_NEAR_ITEMS) *
+         sizeof(decode_item_t);
+}
+/* Tables, then items, then slots. */
 static size_t scratch_bytes(const skv__job_t *job, const skv__device_t *device) {
-  return skv__tables_bytes(job) + slots_bytes(job, device);
+  return skv__tables_bytes(job) + items_bytes(job) + slots_bytes(job, device);
 }
 
 static bool tensor_fits(const skv_tensor_t *tensor, int64_t sequences) {
@@ -158,9 +160,11 @@ static void fill_params(decode_params_t *params, const skv__job_t *job, const sk
   params->token_offset = (int32_t)node->token_offset;
   params->leaf_keys = (int32_t)leaf;
   params->block_leaves = (int32_t)least(block_leaves, ceil_divide(MOST_KEYS, leaf));
-  params->group_rows = 16 * row_tiles(job);
+  params->piece_leaves = params->piece_slots = 1;
   params->counters = (uint32_t *)counters;
-  params->slots = (float4 *)((unsigned char *)scratch + skv__tables_bytes(job));
+  unsigned char *items = (unsigned char *)scratch + skv__tables_bytes(job);
+  params->far_items = (const decode_item_t *)items;
+  params->slots = (float4 *)(items + items_bytes(job));
 }
 
 static int32_t count_units(const decode_params_t *params, const skv__job_t *job) {
@@ -168,6 +172,52 @@ static int32_t count_units(const decode_params_t *params, const skv__job_t *job)
   for (int64_t i = 0; i < job->run_count; ++i)
     units += decode_units_of(*params, skv__device_run(job, &job->runs[i]));
   return units;
+}
+
+static int32_t most_ctas(const skv__device_t *device) {
+  return device->most_ctas ? device->most_ctas : device->multiprocessors;
+}
+
+/* Larger pieces are merged by fewer meetings of CTAs: the largest that leave no CTA more to do than
+ * single leaves would. Returns the units, which had a leaf each. */
+static int32_t choose_pieces(decode_params_t *params, const skv__job_t *job,
+                             const skv__device_t *device, int32_t leaves) {
+  const int32_t most = most_ctas(device);
+  int64_t least_work = ceil_divide(leaves, most);
+  decode_params_t tried = *params;
+  int32_t units = leaves, slots = params->block_leaves > 1;
+  for (int64_t piece = params->block_leaves; piece <= least_work; piece *= 2, ++slots) {
+    if (piece == 1)
+      piece = 2, ++slots;
+    tried.piece_leaves = (int32_t)piece;
+    int32_t pieces = count_units(&tried, job);
+    if (ceil_divide(pieces, most) * piece > least_work || (int64_t)pieces * slots > leaves)
+      continue;
+    params->piece_leaves = (int32_t)piece, params->piece_slots = slots;
+    units = pieces;
+  }
+  return units;
+}
+
+/* To the parameters, or, where they are many, to scratch. */
+static void fill_items(decode_params_t *params, const skv__job_t *job, int tile_keys,
+                       cudaStream_t stream) {
+  decode_item_t items[DECODE_NEAR_ITEMS];
+  const bool far = job->run_count > DECODE_NEAR_ITEMS;
+  static_assert(sizeof items % 16 == 0 && sizeof items <= SKV__CARRIED_BYTES, "carried at once");
+  int32_t unit = 0;
+  if (!far)
+    params->far_items = NULL;
+  for (int64_t i = 0; i < job->run_count; ++i) {
+    const int64_t at = i % DECODE_NEAR_ITEMS;
+    skv__device_run_t run = skv__device_run(job, &job->runs[i]);
+    items[at] = decode_item_of(*params, run, (int32_t)i, unit, tile_keys);
+    unit += decode_units_of(*params, run);
+    if (far && (at + 1 == DECODE_NEAR_ITEMS || i + 1 == job->run_count))
+      skv__tables_carry((void *)(params->far_items + i - at), items, sizeof items, stream);
+  }
+  if (!far)
+    memcpy(params->near_items, items, (size_t)job->run_count * sizeof items[0]);
 }
 
 /* ---- launching ---- */
@@ -212,21 +262,24 @@ static int leaf_ctas(const decode_params_t *params, const skv__job_t *job, int32
 }
 
 template <typename Type, int Dim, int Keys>
-static skv_status_t launch_columns(decode_params_t *params, const skv__job_t *job, int32_t units,
+static skv_status_t launch_columns(decode_params_t *params, const skv__job_t *job, int32_t leaves,
                                    const skv__device_t *device, cudaStream_t stream) {
-  int spread = leaf_ctas(params, job, units, device);
-  int32_t most = device->most_ctas ? device->most_ctas : device->multiprocessors;
+  int spread = leaf_ctas(params, job, leaves, device);
+  int32_t units = spread == 1 ? choose_pieces(params, job, device, leaves) : leaves;
   /* as many CTAs as can be busy to the end */
-  int32_t ctas = (int32_t)ceil_divide(units, ceil_divide(units, most));
+  int32_t ctas = (int32_t)ceil_divide(units, ceil_divide(units, most_ctas(device)));
+  fill_items(params, job, Keys, stream);
   if (spread == 8)
     if constexpr (Dim > 64)
-      return launch_shape<decode_shape<Type, Dim, Keys, 1, 8>>(params, job, units, units, stream);
+      return launch_shape<decode_shape<Type, Dim, Keys, 8, 8>>(params, job, units, units, stream);
   if (spread == 4)
     if constexpr (Dim < 256)
-      return launch_shape<decode_shape<Type, Dim, Keys, 1, 4>>(params, job, units, units, stream);
-  if (params->group_rows == 16)
-    return launch_shape<decode_shape<Type, Dim, Keys, 1, 1>>(params, job, units, ctas, stream);
-  return launch_shape<decode_shape<Type, Dim, Keys, 2, 1>>(params, job, units, ctas, stream);
+      return launch_shape<decode_shape<Type, Dim, Keys, 8, 4>>(params, job, units, units, stream);
+  if (rows_of(job) <= 8)
+    return launch_shape<decode_shape<Type, Dim, Keys, 8, 1>>(params, job, units, ctas, stream);
+  if (rows_of(job) <= 16)
+    return launch_shape<decode_shape<Type, Dim, Keys, 16, 1>>(params, job, units, ctas, stream);
+  return launch_shape<decode_shape<Type, Dim, Keys, 32, 1>>(params, job, units, ctas, stream);
 }
 
 template <typename Type>

@@ -8,7 +8,8 @@
 /* ---- scores ---- */
 
 /* Keys [low, high) that a lane's two rows see go to shared memory: few tiles need them. Returns
- * those that all 16 rows of the warp see. */
+ * those that all rows of the warp see. */
+template <class Shape>
 SKV_DEVICE decode_keys_t find_seen(int4 *seen, const decode_params_t &p, const decode_item_t &item,
                                    int32_t row_begin) {
   int32_t low[2], high[2];
@@ -27,44 +28,55 @@ SKV_DEVICE decode_keys_t find_seen(int4 *seen, const decode_params_t &p, const d
                          __reduce_min_sync(0xffffffff, min(high[0], high[1]))};
 }
 
-/* 16 rows of Q as the products' A operand; rows and columns that do not exist are 0. */
+/* Rows of Q as the products' A operand; rows and columns that do not exist are 0. */
 template <class Shape>
 SKV_DEVICE void load_queries(uint32_t (&q)[Shape::kDim / 16][4], const decode_params_t &p,
                              const decode_item_t &item, int32_t row_begin) {
-  const skv__device_run_t &run = skv__run_at(p.tables, item.run);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     int32_t row = row_begin + (int32_t)lane_index() / 4 + 8 * h;
     int32_t head = (p.kv_head_begin + item.kv_head) * p.group + row % p.group;
-    const uint16_t *from = p.q + run.sequence * p.q_stride[0] +
-                           (run.q_begin + row / p.group) * p.q_stride[1] + head * p.q_stride[2];
+    const uint16_t *from = p.q + item.sequence * p.q_stride[0] +
+                           (item.q_begin + row / p.group) * p.q_stride[1] + head * p.q_stride[2];
 #pragma unroll
     for (int i = 0; i < Shape::kDim / 8; ++i) {
       int32_t column = 8 * i + 2 * (int32_t)(lane_index() % 4);
-      bool there = row < item.rows && column < p.head_dim;
+      bool there = h < Shape::kRows && row < item.rows && column < p.head_dim;
       q[i / 2][i % 2 * 2 + h] = there ? *(const uint32_t *)(from + column) : 0;
     }
   }
 }
 
+/* Matrices are loaded four at a time, and four ahead of their products: the compiler keeps the
+ * order that is written here. */
 template <class Shape>
 SKV_DEVICE void multiply_keys(float (&scores)[Shape::kKeys / 2],
                               const uint32_t (&q)[Shape::kDim / 16][4], const uint8_t *k) {
+  constexpr int kGroups = Shape::kKeys / 32, kSteps = Shape::kDim / 32 * kGroups;
   const uint32_t row = lane_index() % 8, chunk = lane_index() / 8;
   const uint8_t *from[2] = {k + row * 128 + (chunk ^ row) * 16,
                             k + row * 128 + ((chunk + 4) ^ row) * 16};
+  uint32_t m[2][4][4];
 #pragma unroll
   for (int i = 0; i < Shape::kKeys / 2; ++i)
     scores[i] = 0.0f;
 #pragma unroll
-  for (int i = 0; i < Shape::kDim / 32; ++i) /* 32 columns: two steps */
+  for (int step = 0; step <= kSteps; ++step) { /* 32 columns of Q, 32 keys */
+    const int i = step / kGroups, before = (step - 1) / kGroups;
+    if (step < kSteps)
 #pragma unroll
-    for (int j = 0; j < Shape::kKeys / 8; ++j) {
-      uint32_t m[4];
-      load_matrices(m, from[i % 2] + i / 2 * Shape::kKeys * 128 + j * 1024);
-      mma<typename Shape::Type>(scores + 4 * j, q[2 * i], m[0], m[1]);
-      mma<typename Shape::Type>(scores + 4 * j, q[2 * i + 1], m[2], m[3]);
-    }
+      for (int j = 0; j < 4; ++j)
+        load_matrices(m[step % 2][j],
+                      from[i % 2] + i / 2 * Shape::kKeys * 128 + (step % kGroups * 4 + j) * 1024);
+    if (step > 0)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t(&keys)[4] = m[(step - 1) % 2][j];
+        float *to = scores + 4 * ((step - 1) % kGroups * 4 + j);
+        mma<typename Shape::Type>(to, q[2 * before], keys[0], keys[1]);
+        mma<typename Shape::Type>(to, q[2 * before + 1], keys[2], keys[3]);
+      }
+  }
 }
 
 /* ---- from scores to weights ---- */
@@ -126,12 +138,20 @@ SKV_DEVICE void send_entry(decode_shared<Shape> *s, const decode_item_t &item,
   } else {
     barrier_wait(&s->entry_full[at.place], at.parity ^ 1); /* as in score_warp */
     barrier_wait(&s->entry_empty[at.place], at.parity ^ 1);
+    if constexpr (Shape::kRows == 1) {
 #pragma unroll
-    for (int i = 0; i < Shape::kKeys / 16; ++i)
-      to->weights[i][lane] =
-          make_uint4(weights[4 * i], weights[4 * i + 1], weights[4 * i + 2], weights[4 * i + 3]);
-    to->mass[lane] = make_float4(factor[0], factor[2], rows.l[0], rows.l[1]);
-    to->e[lane] = make_float4(rows.e[0], rows.e[1], 0.0f, 0.0f);
+      for (int i = 0; i < Shape::kKeys / 32; ++i)
+        to->weights[i][lane] =
+            make_uint4(weights[8 * i], weights[8 * i + 2], weights[8 * i + 4], weights[8 * i + 6]);
+      to->mass[lane] = make_float4(factor[0], rows.l[0], rows.e[0], 0.0f);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Shape::kKeys / 16; ++i)
+        to->weights[i][lane] =
+            make_uint4(weights[4 * i], weights[4 * i + 1], weights[4 * i + 2], weights[4 * i + 3]);
+      to->mass[lane] = make_float4(factor[0], factor[2], rows.l[0], rows.l[1]);
+      to->e[lane] = make_float4(rows.e[0], rows.e[1], 0.0f, 0.0f);
+    }
     arrive_once(&s->entry_full[at.place]);
   }
 }
@@ -152,11 +172,10 @@ SKV_DEVICE bool soften_by_guess(decode_shared<Shape> *s, const decode_walk_t &wa
   } else {
     barrier_wait(&s->guess_full, 0);
     const float4 guess = s->guess[lane];
-    const float bias[2] = {bias_of(guess.x), bias_of(guess.y)};
-    weigh_keys<typename Shape::Type, Shape::kKeys>(weights, rows->l, scores, bias, c);
-    rows->e[0] = guess.x, rows->e[1] = guess.y;
-    fits = rows->l[0] < WEIGHTS_MOST && rows->l[1] < WEIGHTS_MOST && !skv__is_empty(guess.x) &&
-           !skv__is_empty(guess.y);
+    const float bias[2] = {bias_of(guess.x), 0.0f};
+    weigh_keys<typename Shape::Type, Shape::kKeys, 1>(weights, rows->l, scores, bias, c);
+    rows->e[0] = guess.x;
+    fits = rows->l[0] < WEIGHTS_MOST && !skv__is_empty(guess.x);
   }
   fits = __all_sync(0xffffffff, fits);
   if (lane < Shape::kCtas)
@@ -177,7 +196,7 @@ SKV_DEVICE void soften_tile(decode_shared<Shape> *s, const decode_walk_t &walk,
   factor[0] = factor[1] = factor[2] = factor[3] = 1.0f;
   if (fresh) {
     *rows = rows_empty();
-    softmax_tile<Type, Shape::kKeys>(weights, scores, rows, factor, c, true);
+    softmax_tile<Type, Shape::kKeys, Shape::kRows>(weights, scores, rows, factor, c, true);
   }
   if (Shape::kSpread) {
     if (soften_by_guess<Shape>(s, walk, scores, weights, rows, c, n))
@@ -189,7 +208,7 @@ SKV_DEVICE void soften_tile(decode_shared<Shape> *s, const decode_walk_t &walk,
   if (!fresh) {
     *rows = before;
     rows->l[0] = rows->l[1] = 0.0f;
-    softmax_tile<Type, Shape::kKeys>(weights, scores, rows, factor, c, false);
+    softmax_tile<Type, Shape::kKeys, Shape::kRows>(weights, scores, rows, factor, c, false);
   }
   pass_token<Shape>(s, walk, *rows, n, warp % Shape::kRowTiles);
 }
@@ -205,9 +224,9 @@ SKV_DEVICE void score_warp(decode_shared<Shape> *s, const decode_params_t &p, ui
   decode_walk_t walk = walk_begin(p, my_part<Shape>());
   while (walk_next<Shape>(p, &walk)) {
     if (walk.new_item) {
-      int32_t row_begin = walk.item.row_begin + 16 * (int32_t)row_tile;
+      int32_t row_begin = 16 * (int32_t)row_tile;
       load_queries<Shape>(q, p, walk.item, row_begin);
-      common = find_seen(&s->seen[warp][lane_index()], p, walk.item, row_begin);
+      common = find_seen<Shape>(&s->seen[warp][lane_index()], p, walk.item, row_begin);
     }
     const uint32_t each = tiles_each<Shape>(walk);
     if (Shape::kSpread && warp == 0) {

@@ -6,13 +6,15 @@
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/decode_items.cuh"
 
-template <typename Type_, int Dim, int Keys, int RowTiles, int Ctas> struct decode_shape {
+/* Rows: 8, or 16 for each row tile. */
+template <typename Type_, int Dim, int Keys, int Rows, int Ctas> struct decode_shape {
   typedef Type_ Type;
-  static constexpr int kDim = Dim, kKeys = Keys, kRowTiles = RowTiles, kCtas = Ctas;
+  static constexpr int kDim = Dim, kKeys = Keys, kCtas = Ctas;
+  static constexpr int kRowTiles = Rows > 16 ? 2 : 1, kRows = Rows == 8 ? 1 : 2; /* of a lane */
   static constexpr bool kSpread = Ctas > 1;
   static constexpr int kSlices = Ctas == 8 ? 8 : 4, kColumns = Dim / kSlices;
-  static constexpr int kImage = RowTiles * (1 + kColumns / 8); /* float4 a lane */
-  static constexpr int kScoreWarps = 4, kTurns = kScoreWarps / RowTiles;
+  static constexpr int kVectors = (kRows * (2 + kColumns / 4) + 3) / 4; /* of a lane's image */
+  static constexpr int kScoreWarps = 4, kTurns = kScoreWarps / kRowTiles;
   static constexpr int kValueWarps = kSlices / Ctas;
   /* A CTA alone is three warpgroups, of which the first gives registers to the others. */
   static constexpr int kCopyWarps = kSpread ? 2 : 4;
@@ -24,12 +26,11 @@ template <typename Type_, int Dim, int Keys, int RowTiles, int Ctas> struct deco
   static constexpr int kKeyStages = (kSpread ? 131072 : 98304) / kKeyBytes;
   static constexpr int kValueStages = (kSpread ? 40960 : 98304) / kValueBytes;
   static_assert(!kSpread || kSpreadTiles <= Ctas * kScoreWarps, "a tile for each warp, at most");
-  static constexpr int kEntries = kSpread ? kSpreadTiles : RowTiles == 1 ? 4 : 2;
+  static constexpr int kEntries = kSpread ? kSpreadTiles : kRowTiles == 1 ? 4 : 2;
 };
 
-/* What a score warp hands to the value warps: a tile for 16 rows, or in a cluster for 8 of them,
- * which keep what travels small. In `mass` is what O and l before the tile are multiplied by, and
- * what l grows by then. */
+/* What a score warp hands to the value warps: a tile for 16 rows, or for 8 of them. In `mass` is
+ * what O and l before the tile are multiplied by, and what l grows by then. */
 template <class Shape, bool Half> struct entry_of {
   uint4 weights[Shape::kKeys / 16][32]; /* as the products' A operand */
   float4 mass[32];                      /* factors of the lane's two rows, then masses */
@@ -39,7 +40,7 @@ template <class Shape> struct entry_of<Shape, true> {
   uint4 weights[Shape::kKeys / 32][32]; /* the first row's part of two operands */
   float4 mass[32];                      /* factor, mass, exponent after the tile */
 };
-template <class Shape> using entry = entry_of<Shape, Shape::kSpread>;
+template <class Shape> using entry = entry_of<Shape, Shape::kRows == 1>;
 
 template <class Shape> struct decode_shared {
   uint8_t k[Shape::kKeyStages][Shape::kKeyBytes];

@@ -130,6 +130,18 @@ template <int Registers> SKV_DEVICE void registers_lower(void) {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
+/* ---- global memory ---- */
+
+/* One more, after whatever this thread has seen happen and before whatever it then looks at. */
+SKV_DEVICE uint32_t count_arrival(uint32_t *counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 /* 2^x, about 2 ulp; 0 below -126. Part of the pinned order of sm_90 leaves. */
 SKV_DEVICE float exp2_fast(float x) {
   float y;

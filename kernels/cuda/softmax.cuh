@@ -80,9 +80,10 @@ SKV_DEVICE void mask_scores(float (&s)[N / 2], int32_t key, const int32_t (&low)
   }
 }
 
-template <int N> SKV_DEVICE void row_maxima(const float (&s)[N / 2], float (&most)[2]) {
+template <int N, int Rows = 2>
+SKV_DEVICE void row_maxima(const float (&s)[N / 2], float (&most)[2]) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  for (int r = 0; r < Rows; ++r) {
     float even = s[2 * r], odd = s[2 * r + 1];
 #pragma unroll
     for (int i = 4; i < N / 2; i += 4)
@@ -99,14 +100,16 @@ template <int N> SKV_DEVICE void row_maxima(const float (&s)[N / 2], float (&mos
 #define WEIGHTS_MOST 0x1p14f
 
 /* Weights 2^(s c + bias) of a tile: packed as the products' A operand, and summed in the order of
- * the thread's columns. */
-template <typename Type, int N>
+ * the thread's columns. Here and below, `Rows` 1: the thread's second row does not exist. */
+template <typename Type, int N, int Rows = 2>
 SKV_DEVICE void weigh_keys(uint32_t (&p)[N / 4], float (&sum)[2], const float (&s)[N / 2],
                            const float (&bias)[2], float c) {
   sum[0] = sum[1] = 0.0f;
 #pragma unroll
   for (int i = 0; i < N / 2; i += 2) {
     int r = i / 2 % 2;
+    if (r >= Rows)
+      continue;
     float low = exp2_fast(__fmaf_rn(s[i], c, bias[r]));
     float high = exp2_fast(__fmaf_rn(s[i + 1], c, bias[r]));
     sum[r] += low;
@@ -126,13 +129,14 @@ SKV_DEVICE float bias_of(float e) {
 
 /* A tile for which some row of the warp needs another exponent: those rows get theirs. `factor` is
  * what O must be multiplied by: exactly 1 where the exponent did not move. */
-template <typename Type, int N>
+template <typename Type, int N, int Rows = 2>
 SKV_DEVICE void raise_rows(uint32_t (&p)[N / 4], float (&sum)[2], const float (&s)[N / 2],
                            rows_t *rows, float (&factor)[2], float c) {
   float most[2], bias[2];
-  row_maxima<N>(s, most);
+  row_maxima<N, Rows>(s, most);
+  factor[1] = 1.0f;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
+  for (int r = 0; r < Rows; ++r) {
     float e = rows->e[r], e_tile = skv__exponent(most[r] * c);
     bool unfit = any_in_quad(!(sum[r] < WEIGHTS_MOST) || skv__is_empty(e));
     rows->e[r] = unfit && !(e > e_tile) ? e_tile : e;
@@ -140,31 +144,33 @@ SKV_DEVICE void raise_rows(uint32_t (&p)[N / 4], float (&sum)[2], const float (&
     rows->l[r] *= factor[r];
     bias[r] = bias_of(rows->e[r]);
   }
-  weigh_keys<Type, N>(p, sum, s, bias, c);
+  weigh_keys<Type, N, Rows>(p, sum, s, bias, c);
 }
 
 /* One tile of N keys: scores become weights, rows and O advance. `fresh`: the leaf's first tile,
  * where rows are EMPTY and O is not looked at; it only saves work. */
-template <typename Type, int N, int Count>
+template <typename Type, int N, int Rows = 2, int Count>
 SKV_DEVICE void softmax_tile(uint32_t (&p)[N / 4], const float (&s)[N / 2], rows_t *rows,
                              float (&o)[Count], float c, bool fresh) {
   float sum[2] = {0.0f, 0.0f}, factor[2];
   bool fits = false;
   if (!fresh) {
     float bias[2] = {bias_of(rows->e[0]), bias_of(rows->e[1])};
-    weigh_keys<Type, N>(p, sum, s, bias, c);
-    fits = sum[0] < WEIGHTS_MOST && sum[1] < WEIGHTS_MOST;
-    fits &= !skv__is_empty(rows->e[0]) && !skv__is_empty(rows->e[1]);
+    weigh_keys<Type, N, Rows>(p, sum, s, bias, c);
+    fits = sum[0] < WEIGHTS_MOST && !skv__is_empty(rows->e[0]);
+    if (Rows > 1)
+      fits &= sum[1] < WEIGHTS_MOST && !skv__is_empty(rows->e[1]);
   }
   if (__builtin_expect(!__all_sync(0xffffffff, fits), 0)) {
-    raise_rows<Type, N>(p, sum, s, rows, factor, c);
+    raise_rows<Type, N, Rows>(p, sum, s, rows, factor, c);
     if (!fresh)
 #pragma unroll
       for (int i = 0; i < Count; ++i)
         o[i] *= factor[i / 2 % 2];
   }
   rows->l[0] += sum[0];
-  rows->l[1] += sum[1];
+  if (Rows > 1)
+    rows->l[1] += sum[1];
 }
 
 /* ---- where a leaf ends ---- */

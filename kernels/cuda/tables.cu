@@ -3,15 +3,20 @@
 
 #include <string.h>
 
-enum { PIECE_BYTES = 3072 }; /* of a kernel's parameters */
-
 typedef struct piece {
-  uint4 words[PIECE_BYTES / sizeof(uint4)];
+  uint4 words[SKV__CARRIED_BYTES / sizeof(uint4)];
 } piece_t;
 
 static __global__ void store_piece(uint4 *to, const __grid_constant__ piece_t piece, int words) {
   if ((int)threadIdx.x < words)
     to[threadIdx.x] = piece.words[threadIdx.x];
+}
+
+void skv__tables_carry(void *to, const void *from, size_t bytes, cudaStream_t stream) {
+  piece_t piece;
+  memcpy(piece.words, from, bytes);
+  store_piece<<<1, SKV__CARRIED_BYTES / sizeof(uint4), 0, stream>>>((uint4 *)to, piece,
+                                                                    (int)(bytes / sizeof(uint4)));
 }
 
 static size_t padded(size_t bytes) {
@@ -36,14 +41,15 @@ static void flush(writer_t *writer) {
   int words = (int)((writer->filled + sizeof(uint4) - 1) / sizeof(uint4));
   if (!words)
     return;
-  store_piece<<<1, PIECE_BYTES / sizeof(uint4), 0, writer->stream>>>((uint4 *)writer->to,
-                                                                     writer->piece, words);
+  store_piece<<<1, SKV__CARRIED_BYTES / sizeof(uint4), 0, writer->stream>>>((uint4 *)writer->to,
+                                                                            writer->piece, words);
   writer->to += writer->filled;
   writer->filled = 0;
 }
 
 static void put(writer_t *writer, const void *entry, size_t bytes) {
-  size_t whole = PIECE_BYTES / 16 / bytes * 16; /* entries of a piece: a multiple of 16 of them */
+  size_t whole =
+      SKV__CARRIED_BYTES / 16 / bytes * 16; /* entries of a piece: a multiple of 16 of them */
   memcpy((unsigned char *)writer->piece.words + writer->filled, entry, bytes);
   writer->filled += bytes;
   if (writer->filled == whole * bytes)

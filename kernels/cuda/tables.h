@@ -53,6 +53,11 @@ size_t skv__tables_bytes(const skv__job_t *job);
 skv_status_t skv__tables_fill(skv__tables_t *tables, const skv__job_t *job, int64_t node,
                               const skv__finish_t *finish, void *scratch, cudaStream_t stream);
 
+/* Carries some of the host's memory, at most SKV__CARRIED_BYTES, a multiple of 16, to the device.
+ */
+enum { SKV__CARRIED_BYTES = 3072 };
+void skv__tables_carry(void *to, const void *from, size_t bytes, cudaStream_t stream);
+
 #if defined(__CUDACC__)
 static __device__ __forceinline__ const skv__device_run_t &skv__run_at(const skv__tables_t &tables,
                                                                        int64_t index) {
