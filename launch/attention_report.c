@@ -102,12 +102,12 @@ static void print_work(const skv__report_t *report) {
   printf("order      %s, leaf %" PRId64 ", block %" PRId64 ", id %s\n",
          p->order == SKV_ORDER_PINNED ? "pinned" : "free", p->leaf_tokens, p->block_tokens,
          skv__bits_text(skv_order_id(report->session->context, p)).text);
-  printf("plan       %s, %s, %s: blocks %" PRId64 ", frontier %" PRId64 ", rounds %" PRId64
+  printf("plan       %s, %s, %s%s: blocks %" PRId64 ", frontier %" PRId64 ", rounds %" PRId64
          ", passes %" PRId64 ", executes %" PRId64 "\n",
          skv__layout_word(report->plan->options.layout),
          skv__direction_word(report->info.direction), skv__reduce_word(report->info.reduce),
-         report->info.blocks, report->times.frontier_nodes, report->info.rounds,
-         report->info.passes, report->steps);
+         report->info.path == SKV_PATH_DIRECT ? " (direct)" : "", report->info.blocks,
+         report->times.frontier_nodes, report->info.rounds, report->info.passes, report->steps);
   if (report->info.blocks < report->session->ranks)
     printf("note       only %" PRId64 " of %d ranks hold keys: a smaller --block would share them "
            "(and is another order, with bits of its own)\n",
@@ -212,6 +212,8 @@ static void add_work(cJSON *object, const skv__report_t *report) {
   cJSON_AddStringToObject(object, "layout", skv__layout_word(report->plan->options.layout));
   cJSON_AddStringToObject(object, "direction", skv__direction_word(report->info.direction));
   cJSON_AddStringToObject(object, "reduce", skv__reduce_word(report->info.reduce));
+  cJSON_AddStringToObject(object, "path",
+                          report->info.path == SKV_PATH_DIRECT ? "direct" : "messages");
   add_places(object, report->session);
 }
 

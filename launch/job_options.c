@@ -100,6 +100,8 @@ static int32_t add_plan(skv__job_options_t *job, skv__option_t *table) {
       {"direction", SKV__CHOICE, &job->direction, DIRECTIONS, "what travels: states, or keys", 0},
       {"reduce", SKV__CHOICE, &job->reduce, REDUCES, "how; pass-kv knows ring and gather", 0},
       {"results", SKV__CHOICE, &job->results, "owner|root|all", "who gets the output rows", 0},
+      {"path", SKV__CHOICE, &job->path, "auto|direct|messages",
+       "of states between GPUs: one kernel that loads them (pass-q, scatter), or messages", 0},
       {"tuned", SKV__TEXT, &job->tune, "FILE",
        "choose by these figures of splitkv tune (typical ones)", 0},
   };
@@ -250,6 +252,7 @@ skv_status_t skv__job_plan_options(const skv__job_options_t *job, skv_plan_optio
                            .direction = (skv_direction_t)job->direction,
                            .reduce = (skv_reduce_t)job->reduce,
                            .results = (skv_results_t)job->results,
+                           .path = (skv_path_t)job->path,
                            .row_owner = job->decode ? SKV_ROWS_ROUND_ROBIN : SKV_ROWS_BY_POSITION,
                            .partial = job->partial};
   static const char *const words[] = {"contiguous", "zigzag", "blocks:"};

@@ -22,7 +22,7 @@ typedef struct skv__job_options {
   int order, out_fp32;
   /* How. */
   const char *layout, *tune;
-  int direction, reduce, results;
+  int direction, reduce, results, path;
   /* The run. */
   int64_t threads; /* 0 */
   int64_t repeat;  /* 0: once */

@@ -5,6 +5,7 @@
 
 #include "bank.h"
 #include "comm/comm.h"
+#include "direct.h"
 #include "rehearsal.h"
 
 /* A node-state under way. */
@@ -19,6 +20,7 @@ typedef struct skv__exchange {
   /* fixed by the plan */
   skv__comm_t *comm; /* the context's wire */
   const skv__rehearsal_t *rehearsal;
+  const skv__direct_path_t *direct; /* or NULL: always by messages */
   skv_results_t results;
   skv__error_t *error;
   skv__parcel_t *parcels; /* [rehearsal.peak_messages] */

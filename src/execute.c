@@ -93,6 +93,12 @@ static skv_status_t agree(skv_plan_t *plan, const float *sinks, skv_status_t sta
 
 /* ---- passes ---- */
 
+static unsigned char *memory_of(const skv_plan_t *plan, int64_t bank, const skv__site_t *site) {
+  const skv__window_t *window = plan->direct.window;
+  return window ? window->memory[plan->rank] + bank * plan->bank_bytes
+                : site->workspace + plan->workspace.bank[bank];
+}
+
 void skv__begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *rows, int64_t pass,
                      const skv__site_t *site) {
   const skv_inputs_t *inputs = site->inputs;
@@ -109,7 +115,7 @@ void skv__begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *row
   bank->job.run_count = skv__rows_pass(rows, pass, bank->runs, bank->slice_rows);
   bank->job.slice_rows = bank->slice_rows;
   skv__bank_reset(bank, plan->shard.blocks, plan->problem.order == SKV_ORDER_FREE,
-                  site->workspace + plan->workspace.bank[bank - plan->bank]);
+                  memory_of(plan, bank - plan->bank, site));
 }
 
 /* While one pass is evaluated, the exchange of the pass before goes on. */

@@ -13,10 +13,10 @@ static skv_status_t check_options(const skv_plan_options_t *o, skv__error_t *err
                      o->struct_bytes, sizeof *o);
   if ((unsigned)o->layout > SKV_BLOCKS || (unsigned)o->direction > SKV_PASS_KV ||
       (unsigned)o->reduce > SKV_RING || (unsigned)o->results > SKV_RESULTS_ALL ||
-      (unsigned)o->row_owner > SKV_ROWS_ROUND_ROBIN)
+      (unsigned)o->row_owner > SKV_ROWS_ROUND_ROBIN || (unsigned)o->path > SKV_PATH_MESSAGES)
     return skv__fail(
         error, SKV_INVALID,
-        "plan options: a layout, direction, reduce, results or row_owner that is none");
+        "plan options: a layout, direction, reduce, results, row_owner or path that is none");
   if (o->layout == SKV_BLOCKS && o->layout_run_blocks < 1)
     return skv__fail(error, SKV_INVALID, "plan options: layout_run_blocks is %lld: give 1 or more",
                      (long long)o->layout_run_blocks);
@@ -65,6 +65,7 @@ static skv_status_t agree(skv_plan_t *plan, skv_status_t status, const char *tex
       {"reduce", o->reduce},
       {"results", o->results},
       {"row_owner", o->row_owner},
+      {"path", o->path},
       {"partial", (uint64_t)o->partial},
       {"workspace_bytes", (uint64_t)o->workspace_bytes},
       {"observer", o->observer != NULL},
@@ -108,6 +109,10 @@ static skv_status_t build(skv_plan_t *plan) {
   SKV_TRY(skv__comm_agree(comm, NULL, 0, status, mine.text));
   SKV_TRY(share_most_slots(plan, &most_slots));
   status = skv__plan_size(plan, most_slots, &mine);
+  SKV_TRY(skv__comm_agree(comm, NULL, 0, status, mine.text));
+  if (!plan->direct.calls)
+    return SKV_OK;
+  status = skv__plan_open_window(plan, &mine);
   return skv__comm_agree(comm, NULL, 0, status, mine.text);
 }
 
@@ -142,6 +147,7 @@ skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,
 void skv_plan_destroy(skv_plan_t *plan) {
   if (!plan)
     return;
+  skv__plan_close_window(plan);
   if (plan->resources)
     plan->context->kernel->close(plan->resources);
   for (int32_t i = 0; i < 2; i++)
@@ -187,6 +193,7 @@ skv_status_t skv_plan_info(const skv_plan_t *plan, skv_plan_info_t *info) {
   *info = (skv_plan_info_t){.struct_bytes = sizeof *info,
                             .direction = plan->options.direction,
                             .reduce = plan->options.reduce,
+                            .path = plan->options.path,
                             .blocks = plan->shard.blocks,
                             .frontier_nodes = plan->frontier_nodes,
                             .rounds = plan->rehearsal.rounds,

@@ -6,6 +6,7 @@
 #include "assembly.h"
 #include "bank.h"
 #include "context.h"
+#include "direct.h"
 #include "exchange.h"
 #include "problem.h"
 #include "rehearsal.h"
@@ -44,6 +45,8 @@ struct skv_plan {
 
   skv__bank_t bank[2];
   skv__exchange_t exchange;
+  skv__direct_path_t direct;
+  int64_t bank_bytes;                     /* of one bank in the direct path's window */
   skv__stream_t stream;                   /* pass-KV on the CPU */
   skv__assembly_t assembly;               /* pass-KV on a device */
   int64_t *q_tokens, *k_tokens, *q_start; /* [batch], of the execute under way */

@@ -191,6 +191,7 @@ static skv_status_t cast_parts(skv_plan_t *plan, skv__node_t **nodes, int32_t *c
     SKV_TRY(skv__plan_work(&plan->shard, rank, plan->options.observer != NULL, &nodes[rank],
                            &counts[rank], error));
   SKV_TRY(check_node_states(counts, plan->ranks, error));
+  SKV_TRY(skv__plan_path(plan, nodes, counts, error));
   plan->frontier_nodes = skv__shard_frontier(&plan->shard, plan->rank, NULL);
   if (!place_work(plan, nodes[plan->rank], counts[plan->rank]))
     return skv__fail(error, SKV_MEMORY, "out of memory for %d nodes", (int)counts[plan->rank]);

@@ -17,6 +17,16 @@ static inline bool skv__plan_assembles(const skv_plan_t *plan) {
 int64_t skv__plan_target_bytes(const skv_plan_t *plan); /* for buffers besides pending states */
 /* Direction and reduce where they are auto, by the cost model. Writes plan->options. */
 skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error);
+/* plan_direct.c. Whether states can go directly from GPU to GPU under this context and these
+ * options, whatever the reduction; if not, `error` says why. */
+bool skv__plan_peers(const skv_plan_t *plan, skv__error_t *error);
+/* The path, for the reduction as chosen and the work of all ranks. Writes plan->options.path. */
+skv_status_t skv__plan_path(skv_plan_t *plan, skv__node_t *const *work, const int32_t *counts,
+                            skv__error_t *error);
+/* Once all ranks have sized their banks: the memory that they lie in. Collective; nothing where
+ * states are sent. */
+skv_status_t skv__plan_open_window(skv_plan_t *plan, skv__error_t *error);
+void skv__plan_close_window(skv_plan_t *plan);
 /* Once the arguments have been agreed: nodes, hops, slots. */
 skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error);
 /* Slots that a bank of this rank needs, and how many nodes its sets may hold. */

@@ -126,7 +126,7 @@ static void lay_out_workspace(skv_plan_t *plan, int64_t slot_bytes) {
   skv__job_t shape;
   skv__plan_shape(plan, &shape);
   skv__workspace_t *w = &plan->workspace;
-  for (int32_t i = 0; i < plan->banks; i++)
+  for (int32_t i = 0; i < plan->banks && !plan->direct.calls; i++)
     w->bank[i] = take(&w->total, plan->slots * slot_bytes);
   w->scratch = take(&w->total,
                     (int64_t)plan->context->kernel->scratch_bytes(&shape, plan->context->threads));
@@ -177,6 +177,7 @@ skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *
                      "that",
                      (int)plan->slots, (long long)slot_bytes,
                      (long long)plan->problem.block_tokens);
+  plan->bank_bytes = most_slots * slot_bytes; /* banks lie at the same place on all ranks */
   lay_out_workspace(plan, slot_bytes);
   count_full_size(plan);
   SKV_TRY(open_banks(plan, slot_bytes, error));
@@ -186,6 +187,7 @@ skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *
     SKV_TRY(kernel->open(&shape, &plan->resources, error));
   plan->exchange = (skv__exchange_t){.comm = plan->context->wire,
                                      .rehearsal = &plan->rehearsal,
+                                     .direct = plan->direct.calls ? &plan->direct : NULL,
                                      .results = plan->options.results,
                                      .error = &plan->context->error};
   return skv__exchange_open(&plan->exchange, error);

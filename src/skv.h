@@ -184,6 +184,14 @@ typedef struct skv_node_event {
 } skv_node_event_t;
 typedef void (*skv_node_observer_t)(void *user, const skv_node_event_t *event);
 
+/* How states get from GPU to GPU. Directly: one kernel on every rank reads them where they lie, in
+ * memory that GPUs of one host or NVLink domain can load from each other, and merges them. */
+typedef enum skv_path {
+  SKV_PATH_AUTO = 0,   /* direct where it can be */
+  SKV_PATH_DIRECT = 1, /* or SKV_UNSUPPORTED with the reason. Goes with pass-Q and scatter */
+  SKV_PATH_MESSAGES = 2
+} skv_path_t;
+
 /* What the hardware of one rank reaches, for predictions, and for the choice of direction and
  * reduction where they are auto. `splitkv tune` measures it. All rates are above 0. */
 typedef struct skv_machine {
@@ -209,6 +217,7 @@ typedef struct skv_plan_options {
   skv_reduce_t reduce;
   skv_results_t results;
   skv_row_owner_t row_owner;
+  skv_path_t path;
   int partial; /* 1: leave sinks out, so that (O, LSE) can be merged with other states */
   int64_t
       workspace_bytes; /* target for buffers besides pending states; 0: 64 MiB, on a GPU 1 GiB */
@@ -229,13 +238,15 @@ typedef struct skv_plan_info {
   size_t struct_bytes;
   skv_direction_t direction; /* as chosen */
   skv_reduce_t reduce;       /* as chosen */
+  skv_path_t path;           /* as chosen: direct or messages */
   int64_t blocks;            /* of the tree over the capacity */
   int64_t frontier_nodes;    /* of this rank */
   int64_t rounds;            /* of communication per pass */
   int64_t passes;            /* at q_tokens queries a sequence */
   int64_t sent_bytes;        /* by this rank in one execute at full size */
   int64_t workspace_bytes;   /* that execute needs */
-  int64_t pending_bytes;     /* the part of it that holds pending states */
+  int64_t pending_bytes;     /* for pending states: a part of it, but with the direct path the
+                                plan's own, on the GPU */
 } skv_plan_info_t;
 
 /* Collective over the context's ranks: they agree on problem, options and version, or all get

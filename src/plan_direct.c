@@ -1,0 +1,77 @@
+/* plan_direct.c: whether a plan's states go directly from GPU to GPU, and the memory for that. */
+#include "plan_parts.h"
+
+#if defined(SKV_HAVE_NCCL)
+#include "comm/comm_nccl.h"
+#endif
+
+/* What windows are opened on, or NULL. */
+static void *native_of(const skv__comm_t *wire) {
+#if defined(SKV_HAVE_NCCL)
+  return skv__comm_nccl_of(wire);
+#else
+  (void)wire;
+  return NULL;
+#endif
+}
+
+bool skv__plan_peers(const skv_plan_t *plan, skv__error_t *error) {
+  const skv__peers_t *peers = plan->context->kernel->peers;
+  void *native = native_of(plan->context->wire);
+  if (plan->ranks == 1)
+    skv__fail(error, SKV_UNSUPPORTED, "there is one rank only");
+  else if (!peers || !native)
+    skv__fail(error, SKV_UNSUPPORTED, "states go directly only between GPUs, over NCCL");
+  else if (plan->problem.order == SKV_ORDER_FREE)
+    skv__fail(error, SKV_UNSUPPORTED, "the free order merges states as they arrive");
+  else if (plan->options.observer)
+    skv__fail(error, SKV_UNSUPPORTED, "an observer is told of every node");
+  else
+    return peers->available(native, error);
+  return false;
+}
+
+static bool goes_directly(skv_plan_t *plan, skv__node_t *const *work, const int32_t *counts,
+                          skv__error_t *error) {
+  if (plan->options.direction != SKV_PASS_Q || plan->options.reduce != SKV_SCATTER)
+    skv__fail(error, SKV_UNSUPPORTED, "only pass-Q with scatter goes directly");
+  else if (!skv__plan_peers(plan, error))
+    return false;
+  else if (!skv__direct_cast(&plan->direct, work, counts))
+    skv__fail(error, SKV_UNSUPPORTED, "the ranks have more than %d nodes in all",
+              (int)SKV__REDUCE_NODES);
+  else
+    return true;
+  return false;
+}
+
+skv_status_t skv__plan_path(skv_plan_t *plan, skv__node_t *const *work, const int32_t *counts,
+                            skv__error_t *error) {
+  skv__error_t why = {0};
+  plan->direct = (skv__direct_path_t){.rank = plan->rank,
+                                      .ranks = plan->ranks,
+                                      .results = plan->options.results,
+                                      .blocks = plan->shard.blocks};
+  bool direct = plan->options.path != SKV_PATH_MESSAGES && goes_directly(plan, work, counts, &why);
+  if (plan->options.path == SKV_PATH_DIRECT && !direct)
+    return skv__fail(error, SKV_UNSUPPORTED, "no direct path: %s", why.text);
+  plan->options.path = direct ? SKV_PATH_DIRECT : SKV_PATH_MESSAGES;
+  plan->direct.calls = direct ? plan->context->kernel->peers : NULL;
+  return SKV_OK;
+}
+
+skv_status_t skv__plan_open_window(skv_plan_t *plan, skv__error_t *error) {
+  if (!plan->direct.calls)
+    return SKV_OK;
+  return plan->direct.calls->open(&plan->direct.window, native_of(plan->context->wire),
+                                  plan->banks * plan->bank_bytes,
+                                  plan->context->comm->timeout_seconds, error);
+}
+
+void skv__plan_close_window(skv_plan_t *plan) {
+  skv__window_t *window = plan->direct.window;
+  if (window && plan->context->wire->broken)
+    *window->stop = 1; /* kernels that wait for a rank that is gone end */
+  if (window)
+    plan->direct.calls->close(window);
+}
