@@ -23,8 +23,9 @@ typedef struct skv__window {
   int32_t rank, ranks;
   int64_t bytes;
   unsigned char *memory[SKV__WINDOW_RANKS]; /* each rank's `bytes`, as this device reaches them */
-  volatile uint32_t *stop; /* memory of the host: once it is not 0, kernels that wait for other
-                              ranks end, and what they were to write is undefined */
+  volatile uint32_t *stop;  /* memory of the host: once it is not 0, kernels that wait for other
+                               ranks end, and what they were to write is undefined */
+  struct skv__window *next; /* of the context's */
 } skv__window_t;
 
 /* state[left] = merge(state[left], state[right]) */

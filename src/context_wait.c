@@ -40,7 +40,9 @@ skv_status_t skv_wait(skv_context_t *context, void *stream) {
   skv__error_clear(&context->error);
   skv_status_t status =
       wire->transport->fault ? wait_together(context, stream) : wait_alone(context, stream);
-  if (status != SKV_OK)
+  if (status != SKV_OK) {
+    skv__context_stop(context); /* before NCCL waits for what runs on the device */
     skv__comm_break(wire);
+  }
   return status;
 }

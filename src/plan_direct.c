@@ -63,15 +63,24 @@ skv_status_t skv__plan_path(skv_plan_t *plan, skv__node_t *const *work, const in
 skv_status_t skv__plan_open_window(skv_plan_t *plan, skv__error_t *error) {
   if (!plan->direct.calls)
     return SKV_OK;
-  return plan->direct.calls->open(&plan->direct.window, native_of(plan->context->wire),
-                                  plan->banks * plan->bank_bytes,
-                                  plan->context->comm->timeout_seconds, error);
+  SKV_TRY(plan->direct.calls->open(&plan->direct.window, native_of(plan->context->wire),
+                                   plan->banks * plan->bank_bytes,
+                                   plan->context->comm->timeout_seconds, error));
+  plan->direct.window->next = plan->context->windows;
+  plan->context->windows = plan->direct.window;
+  return SKV_OK;
 }
 
 void skv__plan_close_window(skv_plan_t *plan) {
+  skv_context_t *context = plan->context;
   skv__window_t *window = plan->direct.window;
-  if (window && plan->context->wire->broken)
-    *window->stop = 1; /* kernels that wait for a rank that is gone end */
-  if (window)
-    plan->direct.calls->close(window);
+  if (!window)
+    return;
+  if (context->wire->broken || context->comm->broken)
+    skv__context_stop(context);
+  skv__window_t **link = &context->windows;
+  while (*link != window)
+    link = &(*link)->next;
+  *link = window->next;
+  plan->direct.calls->close(window);
 }
