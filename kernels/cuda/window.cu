@@ -16,7 +16,7 @@
 #include <nccl_device.h>
 #pragma GCC diagnostic pop
 
-enum { SECONDS_TO_CLOSE = 5 };
+enum { SECONDS_TO_APPEAR = 2, SECONDS_TO_CLOSE = 5 };
 
 typedef struct window {
   skv__window_t known; /* first: what callers have */
@@ -32,25 +32,35 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Communicators do not block: a call may still be in progress when it has returned. */
+/* Communicators need not block: a call may still be in progress when it has returned, whatever it
+ * returned. */
 static skv_status_t settle(ncclComm_t comm, ncclResult_t result, double timeout_seconds,
                            const char *call, skv__error_t *error) {
   const double since = now();
-  while (result == ncclInProgress) {
+  while (result == ncclSuccess || result == ncclInProgress) {
     const struct timespec pause = {0, 20000};
-    ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+    const ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
     if (asked != ncclSuccess)
       result = asked;
+    if (result == ncclSuccess)
+      return SKV_OK;
     if (result == ncclInProgress && now() - since > timeout_seconds)
       return skv__fail(error, SKV_TIMEOUT, "%s: waited %.1f s for the other ranks", call,
                        now() - since);
-    if (result == ncclInProgress)
-      nanosleep(&pause, NULL);
+    nanosleep(&pause, NULL);
   }
-  if (result == ncclSuccess)
-    return SKV_OK;
   return skv__fail(error, SKV_TRANSPORT, "%s: %s (%s)", call, ncclGetErrorString(result),
                    ncclGetLastError(comm));
+}
+
+/* The handle is written by a thread of NCCL, last of all. */
+static bool appears(const window_t *made) {
+  const double since = now();
+  const struct timespec pause = {0, 20000};
+  const ncclWindow_t volatile *handle = &made->registered;
+  while (!*handle && now() - since < SECONDS_TO_APPEAR)
+    nanosleep(&pause, NULL);
+  return *handle != NULL;
 }
 
 static skv_status_t check(cudaError_t code, const char *doing, skv__error_t *error) {
@@ -124,7 +134,7 @@ static skv_status_t fill(window_t *made, ncclComm_t comm, int64_t bytes, double 
                  ncclCommWindowRegister(comm, made->allocated, all, &made->registered,
                                         NCCL_WIN_COLL_SYMMETRIC),
                  timeout_seconds, "ncclCommWindowRegister", error));
-  if (!made->registered)
+  if (!appears(made))
     return skv__fail(error, SKV_UNSUPPORTED, "NCCL registers no symmetric memory here");
   return find(made, error);
 }
