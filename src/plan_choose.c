@@ -17,7 +17,7 @@ skv_status_t skv__plan_choose(skv_plan_t *plan, skv__error_t *error) {
                         &o->reduce, &cost))
     return skv__fail(error, SKV_MEMORY, "out of memory while choosing a direction and a reduction");
   skv__error_t why = {0};
-  if (any_reduce && o->direction == SKV_PASS_Q && o->path != SKV_PATH_MESSAGES &&
+  if (any_reduce && o->direction == SKV_PASS_Q && o->path == SKV_PATH_DIRECT &&
       skv__plan_peers(plan, &why)) /* no messages, and one round */
     o->reduce = SKV_SCATTER;
   return SKV_OK;

@@ -52,7 +52,7 @@ skv_status_t skv__plan_path(skv_plan_t *plan, skv__node_t *const *work, const in
                                       .ranks = plan->ranks,
                                       .results = plan->options.results,
                                       .blocks = plan->shard.blocks};
-  bool direct = plan->options.path != SKV_PATH_MESSAGES && goes_directly(plan, work, counts, &why);
+  bool direct = plan->options.path == SKV_PATH_DIRECT && goes_directly(plan, work, counts, &why);
   if (plan->options.path == SKV_PATH_DIRECT && !direct)
     return skv__fail(error, SKV_UNSUPPORTED, "no direct path: %s", why.text);
   plan->options.path = direct ? SKV_PATH_DIRECT : SKV_PATH_MESSAGES;
