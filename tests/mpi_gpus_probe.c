@@ -233,12 +233,27 @@ static kit_case_t *make_case(int64_t batch, int64_t queries, int64_t keys, int64
 
 /* ---- modes ---- */
 
+enum { DIRECT = 7, PATHS }; /* 0 to 4 pass states, 5 and 6 keys */
+
+/* The direct path is NCCL's only. */
+static int paths_of(const gpus_t *g) {
+  return g->nccl ? PATHS : DIRECT;
+}
+
+static void choose_path(skv_plan_options_t *options, int path) {
+  static const skv_reduce_t reduces[PATHS] = {SKV_GATHER, SKV_SCATTER, SKV_TREE,   SKV_BUTTERFLY,
+                                              SKV_RING,   SKV_RING,    SKV_GATHER, SKV_SCATTER};
+  options->direction = path == 5 || path == 6 ? SKV_PASS_KV : SKV_PASS_Q;
+  options->reduce = reduces[path];
+  options->path = path == DIRECT ? SKV_PATH_DIRECT : SKV_PATH_MESSAGES;
+}
+
 static void try_way(gpus_t *g, const kit_case_t *test, const kit_answer_t *wanted,
                     const skv_plan_options_t *options, bool with_bits) {
   snprintf(g->what, sizeof g->what,
-           "%s ranks %d queries %lld layout %d direction %d reduce %d results %d bits %d",
+           "%s ranks %d queries %lld layout %d direction %d reduce %d path %d results %d bits %d",
            g->nccl ? "nccl" : "mpi", g->ranks, (long long)test->problem.q_tokens,
-           (int)options->layout, (int)options->direction, (int)options->reduce,
+           (int)options->layout, (int)options->direction, (int)options->reduce, (int)options->path,
            (int)options->results, (int)with_bits);
   ready_t r = make_ready(g->all, &test->problem, test, options, with_bits);
   execute(g, &r);
@@ -250,21 +265,18 @@ static void try_way(gpus_t *g, const kit_case_t *test, const kit_answer_t *wante
 static void all_paths(gpus_t *g, const kit_case_t *test, int stride) {
   kit_answer_t *wanted = solve_alone(g, test, true);
   for (int layout = SKV_CONTIGUOUS; layout <= SKV_BLOCKS; layout++)
-    for (int path = 0; path < 7; path++)
+    for (int path = 0; path < paths_of(g); path++)
       for (int results = SKV_RESULTS_OWNER; results <= SKV_RESULTS_ALL; results++)
         for (int with_bits = 0; with_bits < 2; with_bits++) {
           skv_plan_options_t options = {.struct_bytes = sizeof options,
                                         .layout = (skv_layout_kind_t)layout,
                                         .layout_run_blocks = 1,
-                                        .direction = path < 5 ? SKV_PASS_Q : SKV_PASS_KV,
-                                        .reduce = path < 5    ? (skv_reduce_t)(SKV_GATHER + path)
-                                                  : path == 5 ? SKV_RING
-                                                              : SKV_GATHER,
                                         .results = (skv_results_t)results,
                                         .row_owner = test->problem.q_tokens == 1
                                                          ? SKV_ROWS_ROUND_ROBIN
                                                          : SKV_ROWS_BY_POSITION,
                                         .workspace_bytes = path % 2 ? 0 : 1 << 20};
+          choose_path(&options, path);
           if (g->seen++ % stride == 0)
             try_way(g, test, wanted, &options, with_bits);
         }
@@ -288,13 +300,12 @@ static void doze(void *microseconds) {
 static void mode_delays(gpus_t *g, int count) {
   kit_case_t *test = make_case(1, 500, 3000, 3000, SKV_BF16);
   kit_answer_t *wanted = solve_alone(g, test, true);
-  for (int direction = SKV_PASS_Q; direction <= SKV_PASS_KV; direction++) {
-    skv_plan_options_t options = {.struct_bytes = sizeof options,
-                                  .layout = SKV_ZIGZAG,
-                                  .direction = (skv_direction_t)direction,
-                                  .workspace_bytes = 1 << 20};
+  for (int path = 1; path < paths_of(g); path += path == 1 ? 4 : 2) { /* scatter, KV ring, direct */
+    skv_plan_options_t options = {
+        .struct_bytes = sizeof options, .layout = SKV_ZIGZAG, .workspace_bytes = 1 << 20};
+    choose_path(&options, path);
     ready_t r = make_ready(g->all, &test->problem, test, &options, true);
-    snprintf(g->what, sizeof g->what, "delays direction %d", direction);
+    snprintf(g->what, sizeof g->what, "delays path %d", path);
     for (int i = 0; i < count; i++) {
       ok(cudaMemsetAsync(r.outputs.bits, 0, sizeof(uint64_t), g->stream));
       ok(cudaMemsetAsync(r.outputs.o.data, POISON, r.o_bytes, g->stream));
@@ -336,12 +347,11 @@ static void capture(gpus_t *g, const kit_case_t *test, const kit_answer_t *wante
 static void mode_graph(gpus_t *g) {
   kit_case_t *test = make_case(2, 1, 4000, 4000, SKV_BF16);
   kit_answer_t *wanted = solve_alone(g, test, false);
-  for (int path = 0; path < 6; path++) {
+  for (int path = 0; path < PATHS; path++) {
     skv_plan_options_t options = {.struct_bytes = sizeof options,
-                                  .direction = path < 5 ? SKV_PASS_Q : SKV_PASS_KV,
-                                  .reduce = path < 5 ? (skv_reduce_t)(SKV_GATHER + path) : SKV_RING,
                                   .row_owner = SKV_ROWS_ROUND_ROBIN,
                                   .results = SKV_RESULTS_ALL};
+    choose_path(&options, path);
     snprintf(g->what, sizeof g->what, "graph path %d", path);
     capture(g, test, wanted, &options);
   }
