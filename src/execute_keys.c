@@ -32,16 +32,6 @@ static skv_status_t stream_keys(skv_plan_t *plan, skv__bank_t *bank, const skv__
 
 /* ---- put together ---- */
 
-/* Kernels take runs in order, and rows of later positions see more keys: what takes longest comes
- * first, so that all multiprocessors end together. */
-static void longest_first(skv__bank_t *bank) {
-  for (int64_t low = 0, high = bank->job.run_count - 1; low < high; low++, high--) {
-    skv__run_t run = bank->runs[low];
-    bank->runs[low] = bank->runs[high];
-    bank->runs[high] = run;
-  }
-}
-
 static unsigned char *buffer_of(const skv_plan_t *plan, const skv__site_t *site, int64_t group) {
   return site->workspace + plan->workspace.stream +
          group % plan->assembly.buffers * plan->assembly.buffer_bytes;
@@ -131,7 +121,6 @@ static skv_status_t assemble_keys(skv_plan_t *plan, skv__bank_t *bank, const skv
   *over = false;
   if (!bank->used_blocks)
     return SKV_OK;
-  longest_first(bank);
   SKV_TRY(skv__lanes_fork(&site->lanes));
   if (plan->options.observer)
     return use_blocks(plan, bank, site);
