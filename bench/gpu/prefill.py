@@ -59,7 +59,7 @@ def machine():
     query = "name,driver_version"
     text = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
                           capture_output=True, text=True, check=False).stdout.strip()
-    gpu, _, driver = text.partition(", ")
+    gpu, _, driver = text.splitlines()[0].partition(", ")
     return {"gpu": gpu, "driver": driver, "cuda": torch.version.cuda, "torch": torch.__version__,
             "cudnn": torch.backends.cudnn.version()}
 
