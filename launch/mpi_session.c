@@ -238,7 +238,19 @@ int skv__session_complain(const skv__session_t *session, const skv__error_t *err
   return usage && error->status == SKV_INVALID ? SKV__EXIT_USAGE : skv__exit_code(error->status);
 }
 
+/* The ranks part in order, or this one says who does not come. */
+static int leave(skv__session_t *session, int code) {
+  skv__error_t error = {0};
+  skv_status_t status = session->context ? skv__context_leave(session->context) : SKV_OK;
+  if (status == SKV_OK)
+    return code;
+  skv__fail(&error, status, "%s", skv_context_error(session->context));
+  return skv__session_complain(session, &error, false);
+}
+
 int skv__session_close(skv__session_t *session, int code) {
+  if (!is_broken(session) && code != SKV__EXIT_PEER)
+    code = leave(session, code);
   bool by_force = is_broken(session) || (session->ranks > 1 && code == SKV__EXIT_PEER);
   skv_context_destroy(session->context);
   session->context = NULL;

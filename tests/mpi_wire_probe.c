@@ -1,5 +1,6 @@
 /* mpi_wire_probe.c: what tests/faults/gpu.sh starts under mpirun: messages of device memory.
  *   mpi_wire_probe TIMEOUT staged|nccl MODE [ARGUMENT [PHASE]]
+ *   mpi_wire_probe 0 - hog BYTES
  * Ranks take the GPUs in turn. It exits with the status of what it did; a failure is one line on
  * stderr. */
 #include <cuda_runtime_api.h>
@@ -15,6 +16,7 @@
 #include "comm/comm_nccl.h"
 #endif
 #include "context.h"
+#include "launch/watchdog.h"
 
 enum { TAG = 7, MOST_RANKS = 8 };
 
@@ -290,9 +292,23 @@ static void *lose_later(void *user) {
   return NULL;
 }
 
+/* Takes the memory of GPU 0 but for `left` bytes, until somebody ends it. */
+static int hog(size_t left) {
+  size_t free_bytes = 0, all_bytes;
+  void *memory;
+  cudaMemGetInfo(&free_bytes, &all_bytes);
+  if (free_bytes <= left || cudaMalloc(&memory, free_bytes - left) != cudaSuccess)
+    return 1;
+  printf("%zu bytes left\n", left);
+  fflush(stdout);
+  return (int)sleep(100);
+}
+
 int main(int count, char **arguments) {
   if (count < 4)
     return 99;
+  if (!strcmp(arguments[3], "hog"))
+    return hog(count > 4 ? (size_t)atoll(arguments[4]) : 0);
   int level;
   pthread_t thread;
   probe_t probe = {.timeout_seconds = atof(arguments[1]),
@@ -319,8 +335,10 @@ int main(int count, char **arguments) {
   skv__comm_destroy(probe.context.comm);
   if (status != SKV_OK)
     fprintf(stderr, "%s: %s\n", skv_status_name(status), probe.context.error.text);
-  else
-    MPI_Finalize();
   fflush(NULL);
+  if (status == SKV_OK) {
+    skv__watchdog_start("MPI_Finalize", probe.timeout_seconds, SKV_TIMEOUT);
+    MPI_Finalize();
+  }
   _exit((int)status);
 }

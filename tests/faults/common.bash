@@ -121,6 +121,35 @@ expect_hit() {
 # The fault, as variables of the shim, then the command.
 shimmed=(env "LD_PRELOAD=$work/shim.so" "SHIM_HIT=$work/hit")
 
+# fault ACTION RANKS RANK NTH CALL TAG ARGUMENTS...
+fault() {
+  local action=$1 ranks=$2 rank=$3 nth=$4 call=$5 tag=$6
+  shift 6
+  label="$action rank $rank of $ranks at $call $nth (tag $tag) $*"
+  run "${launcher[@]}" -np "$ranks" "${shimmed[@]}" SHIM_DO="$action" SHIM_RANK="$rank" \
+    SHIM_NTH="$nth" SHIM_CALL="$call" SHIM_TAG="$tag" "$work/splitkv" "$@"
+}
+
+judge() { # ACTION RANK [OR_TEXT]
+  expect_hit
+  case $1 in
+  kill)
+    expect_code 137
+    expect_text "process rank $2 .*exited on signal 9${3:-}"
+    ;;
+  stop)
+    expect_code 5
+    expect_text "rank $2 (has died, stopped|is stopped)"
+    ;;
+  *) # mpirun's own code and words, or those of a rank that missed it
+    expect_code 1 5
+    expect_text "process rank $2 |rank $2 (has died, stopped|is gone)${3:-}"
+    ;;
+  esac
+  check_ending
+  [ $full = no ] || echo "ok: $label: $seconds s, code $code"
+}
+
 # What outputs must look like: remembers those of the job that just ran.
 remember_healthy() {
   label="healthy run"

@@ -9,35 +9,6 @@ build_shim mpicc -DSHIM_MPI
 job=(--shape "4,2,32" --tokens 900 --causal --leaf 64 --block 64 --threads 1 --timeout "$timeout"
   --out "$out/o.npy" --lse "$out/lse.npy")
 
-# fault ACTION RANKS RANK NTH CALL TAG ARGUMENTS...
-fault() {
-  local action=$1 ranks=$2 rank=$3 nth=$4 call=$5 tag=$6
-  shift 6
-  label="$action rank $rank of $ranks at $call $nth (tag $tag) $*"
-  run "${launcher[@]}" -np "$ranks" "${shimmed[@]}" SHIM_DO="$action" SHIM_RANK="$rank" \
-    SHIM_NTH="$nth" SHIM_CALL="$call" SHIM_TAG="$tag" "$work/splitkv" "$@"
-}
-
-judge() { # ACTION RANK [OR_TEXT]
-  expect_hit
-  case $1 in
-  kill)
-    expect_code 137
-    expect_text "process rank $2 .*exited on signal 9${3:-}"
-    ;;
-  stop)
-    expect_code 5
-    expect_text "rank $2 (has died, stopped|is stopped)"
-    ;;
-  *) # mpirun's own code and words, or those of a rank that missed it
-    expect_code 1 5
-    expect_text "process rank $2 |rank $2 (has died, stopped|is gone)${3:-}"
-    ;;
-  esac
-  check_ending
-  [ $full = no ] || echo "ok: $label: $seconds s, code $code"
-}
-
 strike() { # ACTION NTH CALL TAG ARGUMENTS...: rank 1 of 3
   local action=$1 or=''
   # Once in ten times mpirun does not say whose death it saw before the rank has spoken to it, and it kills

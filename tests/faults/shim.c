@@ -245,6 +245,18 @@ int connect(int file, const struct sockaddr *address, socklen_t bytes) {
   return NEXT(connect)(file, address, bytes);
 }
 
+/* NCCL's calls, of which the program makes the second and third once each. */
+typedef struct nccl_id {
+  char bytes[128];
+} nccl_id_t;
+int ncclGroupEnd(void);
+int ncclCommInitRankConfig(void *comm, int ranks, nccl_id_t id, int rank, void *config);
+int ncclCommFinalize(void *comm);
+HOOK_C(int, ncclGroupEnd, (void), (), 1)
+HOOK_C(int, ncclCommInitRankConfig, (void *comm, int ranks, nccl_id_t id, int rank, void *config),
+       (comm, ranks, id, rank, config), 1)
+HOOK_C(int, ncclCommFinalize, (void *comm), (comm), 1)
+
 #ifdef SHIM_MPI
 #define HOOK_MPI(name, parameters, arguments, tag)                                                 \
   HOOK(int, name, parameters, P##name, arguments, tag, MPI_ERR_OTHER)
