@@ -197,10 +197,6 @@ HOOK_C(int, posix_spawn,
         const posix_spawnattr_t *attributes, char *const words[], char *const environment[]),
        (process, path, files, attributes, words, environment), errno)
 
-/* Where messages between GPUs are enqueued. */
-int ncclGroupEnd(void);
-HOOK_C(int, ncclGroupEnd, (void), (), 1)
-
 static mode_t mode_of(int flags, va_list list) {
   return flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
 }
@@ -245,7 +241,7 @@ int connect(int file, const struct sockaddr *address, socklen_t bytes) {
   return NEXT(connect)(file, address, bytes);
 }
 
-/* NCCL's calls, of which the program makes the second and third once each. */
+/* NCCL's: a group of messages is enqueued, and what happens once to each communicator. */
 typedef struct nccl_id {
   char bytes[128];
 } nccl_id_t;
