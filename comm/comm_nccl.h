@@ -22,6 +22,13 @@ ncclComm_t skv__comm_nccl_of(const skv__comm_t *wire);
 skv_status_t skv__nccl_settle(skv__comm_t *wire, const char *operation, skv__error_t *error);
 int skv__nccl_version(void); /* of the library: 22809 is 2.28.9 */
 
+/* nccl_end.c: ends a communicator in a thread of its own: by force, or (collective) in order. It is
+ * NCCL's from then on. NULL: no thread. Drop it, ended or not. */
+typedef struct skv__nccl_end skv__nccl_end_t;
+skv__nccl_end_t *skv__nccl_end(ncclComm_t comm, int device, bool force);
+bool skv__nccl_ended(const skv__nccl_end_t *end, ncclResult_t *result);
+void skv__nccl_end_drop(skv__nccl_end_t *end);
+
 /* nccl_gpus.c. Collective: each rank's GPU is told to rank 0, who refuses shared ones. `status` and
  * `text`: what has failed on this rank before. */
 skv_status_t skv__nccl_check_gpus(skv__comm_t *comm, skv_status_t status, const char *text);

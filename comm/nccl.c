@@ -4,8 +4,6 @@
 #include "comm/comm_nccl.h"
 
 #include <cuda_runtime_api.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -16,7 +14,7 @@ typedef struct nccl {
   skv__comm_t *control;
   cudaStream_t stream;
   int device;
-  bool grouped, left;
+  bool grouped;
 } nccl_t;
 
 int skv__nccl_version(void) {
@@ -33,7 +31,7 @@ static skv_status_t failed(const nccl_t *nccl, ncclResult_t code, const char *do
   return skv__fail(error, SKV_TRANSPORT,
                    "rank %d: %s: NCCL says %s: %s (%zu of %zu bytes of GPU memory are free)",
                    (int)nccl->control->rank, doing, ncclGetErrorString(code),
-                   ncclGetLastError(nccl->comm), free_bytes, all_bytes);
+                   nccl->comm ? ncclGetLastError(nccl->comm) : "", free_bytes, all_bytes);
 }
 
 /* ---- waiting ---- */
@@ -44,6 +42,9 @@ static const double brisk_seconds = 1e-3;
 /* What was begun is still going on, done, or failed. */
 static skv_status_t look(nccl_t *nccl, const char *operation, bool *settled, skv__error_t *error) {
   ncclResult_t state = ncclSuccess;
+  *settled = true;
+  if (!nccl->comm) /* left */
+    return SKV_OK;
   ncclResult_t code = ncclCommGetAsyncError(nccl->comm, &state);
   *settled = state != ncclInProgress;
   if (code == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
@@ -76,51 +77,44 @@ static skv_status_t check(nccl_t *nccl, ncclResult_t code, const char *operation
                                 : failed(nccl, code, operation, error);
 }
 
-/* ---- the way out by force ---- */
+/* ---- the ways out ---- */
 
-enum { ABORT_MS = 2000 };
-
-/* Shared by the thread that aborts and the one that waits for it: the last one frees it. */
-typedef struct abortion {
-  ncclComm_t comm;
-  int device;
-  atomic_int holders;
-} abortion_t;
-
-static bool drop(abortion_t *abortion) {
-  bool last = atomic_fetch_sub(&abortion->holders, 1) == 1;
-  if (last)
-    free(abortion);
-  return last;
-}
-
-static void *abort_comm(void *argument) {
-  abortion_t *abortion = argument;
-  cudaSetDevice(abortion->device);
-  ncclCommAbort(abortion->comm);
-  drop(abortion);
-  return NULL;
-}
-
-/* ncclCommAbort waits for NCCL's own threads, which may wait for a rank that is gone: it is given
- * two seconds in a thread of its own, and then left alone. */
+/* The communicator's streams come free when NCCL has been told; that takes two seconds at most, or
+ * goes on alone. */
 static void abort_in_time(nccl_t *nccl) {
-  pthread_t thread;
-  abortion_t *abortion = malloc(sizeof *abortion);
-  if (!nccl->comm || !abortion) {
-    free(abortion);
-    return;
-  }
-  *abortion = (abortion_t){.comm = nccl->comm, .device = nccl->device, .holders = 2};
+  enum { ABORT_MS = 2000 };
+  ncclResult_t result;
+  skv__nccl_end_t *end = nccl->comm ? skv__nccl_end(nccl->comm, nccl->device, true) : NULL;
   nccl->comm = NULL;
-  if (pthread_create(&thread, NULL, abort_comm, abortion) != 0) {
-    free(abortion);
+  if (!end)
     return;
-  }
-  pthread_detach(thread);
-  for (int ms = 0; ms < ABORT_MS && atomic_load(&abortion->holders) == 2; ms++)
+  for (int ms = 0; ms < ABORT_MS && !skv__nccl_ended(end, &result); ms++)
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-  drop(abortion);
+  skv__nccl_end_drop(end);
+}
+
+static skv_status_t watch_end(nccl_t *nccl, const skv__nccl_end_t *end, skv__error_t *error) {
+  skv__watch_t watch;
+  ncclResult_t result = ncclSuccess;
+  SKV_TRY(skv__watch_begin(nccl->control, &watch, false));
+  while (!skv__nccl_ended(end, &result))
+    SKV_TRY(skv__watch_idle(nccl->control, &watch, true, "closing NCCL"));
+  SKV_TRY(skv__watch_end(nccl->control, &watch));
+  return result == ncclSuccess ? SKV_OK : failed(nccl, result, "closing NCCL", error);
+}
+
+static skv_status_t leave(void *impl, skv__error_t *error) {
+  nccl_t *nccl = impl;
+  if (!nccl->comm)
+    return SKV_OK;
+  skv__nccl_end_t *end = skv__nccl_end(nccl->comm, nccl->device, false);
+  if (!end)
+    return skv__fail(error, SKV_MEMORY, "rank %d: no thread to close NCCL in",
+                     (int)nccl->control->rank);
+  nccl->comm = NULL;
+  skv_status_t status = watch_end(nccl, end, error);
+  skv__nccl_end_drop(end);
+  return status;
 }
 
 static void abandon(void *impl) {
@@ -172,20 +166,11 @@ static skv_status_t fault(void *impl, skv__error_t *error) {
   return look(impl, "messages between GPUs", &settled, error);
 }
 
-static skv_status_t leave(void *impl, skv__error_t *error) {
-  nccl_t *nccl = impl;
-  if (nccl->left)
-    return SKV_OK;
-  nccl->left = true;
-  return check(nccl, ncclCommFinalize(nccl->comm), "closing NCCL", error);
-}
-
 static void destroy(void *impl, bool healthy) {
   nccl_t *nccl = impl;
-  if (nccl->comm && healthy && leave(nccl, NULL) == SKV_OK)
-    ncclCommDestroy(nccl->comm);
-  else
-    abort_in_time(nccl);
+  if (healthy)
+    leave(nccl, NULL);
+  abort_in_time(nccl); /* if it is still there */
   free(nccl);
 }
 

@@ -72,14 +72,14 @@ part_leave() {
 part_memory() {
   local hog ms probe=${SKV_PROBE:-$(dirname "$splitkv")/tests/mpi_wire_probe}
   label="little memory"
-  CUDA_VISIBLE_DEVICES=1 "$probe" 0 - hog 800000000 >"$work/hog" 2>&1 &
+  CUDA_VISIBLE_DEVICES=1 "$probe" 0 - hog 3000000000 >"$work/hog" 2>&1 &
   hog=$!
   for ((ms = 0; ms < 10000; ms += 100)); do
     if grep -q left "$work/hog"; then break; fi
     sleep 0.1
   done
   run "${launcher[@]}" -np 2 "$work/splitkv" prefill --backend cuda --transport nccl \
-    --shape "16,4,128" --tokens 128k --dtype bf16 --timeout "$timeout"
+    --shape "16,4,128" --tokens 1M --dtype bf16 --timeout "$timeout"
   kill $hog
   expect_code 6
   expect_text 'rank 1 .*needs [0-9]+ bytes .*but [0-9]+ bytes .*are free'
