@@ -217,7 +217,10 @@ static skv_status_t group(skv__comm_t *comm, bool begins) {
     return refuse(comm);
   if (!comm->transport->group)
     return SKV_OK;
-  return breaks(comm, comm->transport->group(comm->impl, begins, comm->error));
+  SKV_TRY(breaks(comm, comm->transport->group(comm->impl, begins, comm->error)));
+  if (begins || !comm->settles || !comm->transport->settle)
+    return SKV_OK;
+  return breaks(comm, comm->transport->settle(comm->impl, comm->error));
 }
 
 skv_status_t skv__comm_group_begin(skv__comm_t *comm) {

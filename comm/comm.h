@@ -61,6 +61,8 @@ typedef struct skv__transport {
   /* Or NULL; for transports whose messages are part of a stream. What has gone wrong with them
    * meanwhile. */
   skv_status_t (*fault)(void *impl, skv__error_t *error);
+  /* Or NULL. Wait, as a counted watch, until the stream is through with what it was given. */
+  skv_status_t (*settle)(void *impl, skv__error_t *error);
   /* Or NULL. Collective: end what the ranks have together, before destroy. */
   skv_status_t (*leave)(void *impl, skv__error_t *error);
   /* Or NULL. The comm is broken: free the device of messages that will never come. Takes two
@@ -81,8 +83,9 @@ struct skv__comm {
                            ranks that a wire goes beside */
   int32_t rank, ranks;
   double timeout_seconds;
-  size_t piece_bytes;  /* transport->piece_bytes; tests lower it */
-  bool broken;         /* a wait failed */
+  size_t piece_bytes; /* transport->piece_bytes; tests lower it */
+  bool broken;        /* a wait failed */
+  bool settles; /* a group's end waits until its messages have moved, if only a stream knows */
   skv__error_t *error; /* the context's, borrowed */
   /* the comm's own */
   skv__request_t *first, *last; /* active requests, oldest first */

@@ -77,6 +77,23 @@ static skv_status_t check(nccl_t *nccl, ncclResult_t code, const char *operation
                                 : failed(nccl, code, operation, error);
 }
 
+/* `limited`: it has nothing else to do. */
+static skv_status_t wait_for_stream(nccl_t *nccl, cudaStream_t stream, bool limited,
+                                    const char *operation, skv__error_t *error) {
+  skv__watch_t watch;
+  cudaError_t code;
+  bool settled;
+  SKV_TRY(skv__watch_begin(nccl->control, &watch, !limited));
+  while ((code = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+    SKV_TRY(look(nccl, operation, &settled, error));
+    SKV_TRY(skv__watch_idle(nccl->control, &watch, limited, operation));
+  }
+  if (code != cudaSuccess)
+    return skv__fail(error, SKV_TRANSPORT, "rank %d: %s: %s", (int)nccl->control->rank, operation,
+                     cudaGetErrorString(code));
+  return skv__watch_end(nccl->control, &watch);
+}
+
 /* ---- the ways out ---- */
 
 /* The communicator's streams come free when NCCL has been told; that takes two seconds at most, or
@@ -166,6 +183,16 @@ static skv_status_t fault(void *impl, skv__error_t *error) {
   return look(impl, "messages between GPUs", &settled, error);
 }
 
+/* A stream that is being captured has not begun anything, and must not be asked. */
+static skv_status_t settle_stream(void *impl, skv__error_t *error) {
+  nccl_t *nccl = impl;
+  enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(nccl->stream, &capture) != cudaSuccess ||
+      capture != cudaStreamCaptureStatusNone)
+    return SKV_OK;
+  return wait_for_stream(nccl, nccl->stream, false, "messages between GPUs", error);
+}
+
 static void destroy(void *impl, bool healthy) {
   nccl_t *nccl = impl;
   if (healthy)
@@ -182,6 +209,7 @@ static const skv__transport_t nccl_transport = {.name = "nccl",
                                                 .on = on,
                                                 .group = group,
                                                 .fault = fault,
+                                                .settle = settle_stream,
                                                 .leave = leave,
                                                 .abandon = abandon,
                                                 .destroy = destroy};
@@ -195,22 +223,6 @@ skv_status_t skv__nccl_settle(skv__comm_t *wire, const char *operation, skv__err
 }
 
 /* ---- opening ---- */
-
-static skv_status_t wait_for_stream(nccl_t *nccl, cudaStream_t stream, const char *operation,
-                                    skv__error_t *error) {
-  skv__watch_t watch;
-  cudaError_t code;
-  bool settled;
-  SKV_TRY(skv__watch_begin(nccl->control, &watch, false));
-  while ((code = cudaStreamQuery(stream)) == cudaErrorNotReady) {
-    SKV_TRY(look(nccl, operation, &settled, error));
-    SKV_TRY(skv__watch_idle(nccl->control, &watch, true, operation));
-  }
-  if (code != cudaSuccess)
-    return skv__fail(error, SKV_TRANSPORT, "rank %d: %s: %s", (int)nccl->control->rank, operation,
-                     cudaGetErrorString(code));
-  return skv__watch_end(nccl->control, &watch);
-}
 
 /* A byte to and from everybody: NCCL connects two ranks when they first talk, for which it
  * allocates memory and waits for the other, and neither may happen in a CUDA graph's capture. */
@@ -228,7 +240,7 @@ static skv_status_t greet(nccl_t *nccl, cudaStream_t stream, char *bytes, skv__e
   ncclResult_t end = ncclGroupEnd();
   SKV_TRY(check(nccl, code == ncclInProgress ? ncclSuccess : code, "the first messages", error));
   SKV_TRY(check(nccl, end, "the first messages", error));
-  return wait_for_stream(nccl, stream, "the first messages between GPUs", error);
+  return wait_for_stream(nccl, stream, true, "the first messages between GPUs", error);
 }
 
 static skv_status_t connect(nccl_t *nccl, skv__error_t *error) {

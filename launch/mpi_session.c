@@ -42,9 +42,6 @@ static skv_status_t find_place(skv__session_t *session, skv__error_t *error) {
 
 static skv_status_t start_mpi(skv__session_t *session, skv__error_t *error) {
   int level = MPI_THREAD_SINGLE;
-  /* CUDA loads a kernel when it is first launched, and that may wait for all that the GPU has to
-   * do: for a message of a rank that has died, without a deadline. */
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   skv__watchdog_start("MPI_Init", session->timeout_seconds, SKV__EXIT_PEER);
   int failed = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
   session->mpi = !failed;

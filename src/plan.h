@@ -51,6 +51,7 @@ struct skv_plan {
   skv__assembly_t assembly;               /* pass-KV on a device */
   int64_t *q_tokens, *k_tokens, *q_start; /* [batch], of the execute under way */
   skv_times_t times;
+  int32_t executes; /* begun, counted up to 2 */
 };
 
 /* The nodes that `rank` evaluates (its frontier, or single blocks), allocated. */

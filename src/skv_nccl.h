@@ -15,8 +15,9 @@ extern "C" {
  * other rank's, and the options' backend is CUDA. Executes only enqueue: wait with skv_wait. CUDA
  * graphs that captured executes must be destroyed before the context, which waits for them, though
  * not for longer than the timeout. CUDA loads a kernel when it is first launched, which may wait
- * for all that is in flight on the device, and nothing then looks after the deadline: set
- * CUDA_MODULE_LOADING=EAGER in the environment before the first call of CUDA. */
+ * for all that is in flight on the device, messages of a rank that has died among it, without a
+ * deadline: so the first two executes of a plan wait for their messages with one, unless they are
+ * being captured. */
 SKV_API skv_status_t skv_context_create_nccl(skv_context_t **context, MPI_Comm communicator,
                                              const skv_context_options_t *options);
 
