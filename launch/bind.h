@@ -11,7 +11,7 @@ typedef struct skv__binding {
   bool bound;       /* the rank is kept to its share, by us or before us */
   bool by_launcher; /* it came bound */
   bool far;         /* it may run on no core near its GPU */
-  char text[256];   /* "CPUs 0-3 (4 cores), 4 threads, each on a core of its own" */
+  char text[384];   /* "CPUs 0-3 (4 cores), 4 threads, each on a core of its own" */
 } skv__binding_t;
 
 /* A rank's place among the ranks of its host. */

@@ -194,12 +194,13 @@ static void compare(gpus_t *g, const kit_case_t *test, const ready_t *r, const k
   MPI_Allreduce(counts, all, 2, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
   MPI_Allreduce(&answer->bits, &bits, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
   int64_t times = results == SKV_RESULTS_ALL ? g->ranks : 1;
-  bool good = all[0] == used * times && !all[1] && (!r->outputs.bits || bits == wanted->bits);
+  int64_t due = used * times;
+  bool good = all[0] == due && !all[1] && (!r->outputs.bits || bits == wanted->bits);
   g->trials++;
   g->wrong += !good;
   if (!good && g->rank == 0)
     printf("WRONG %s: %lld of %lld rows written, %lld differ, bits %s\n", g->what,
-           (long long)all[0], (long long)(used * times), (long long)all[1],
+           (long long)all[0], (long long)due, (long long)all[1],
            bits == wanted->bits ? "same" : "differ");
   kit_answer_free(answer);
 }
