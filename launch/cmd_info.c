@@ -24,7 +24,7 @@ enum { TEXT_BYTES = 512 };
 /* What a rank tells about itself. */
 typedef struct told {
   uint64_t gpu_name; /* 0: it uses none */
-  char text[320];    /* its GPU and its binding */
+  char text[480];    /* its GPU and its binding */
 } told_t;
 
 typedef struct info {
