@@ -98,9 +98,8 @@ skv_status_t skv__job_run(skv__job_run_t *run, const skv__job_options_t *job,
 }
 
 void skv__job_run_free(skv__job_run_t *run) {
-  const skv_context_t *context = run->session->context;
   skv__results_discard(&run->results);
-  if (run->on_gpu && context->comm->broken)
+  if (run->on_gpu && run->session->context->comm->broken)
     return; /* giving memory back would wait for what a lost rank has left on the device */
   skv__mirror_free(&run->mirror);
   skv__data_free(&run->data);
