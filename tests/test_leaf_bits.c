@@ -2,75 +2,90 @@
  * nodes are cut, what lies in slots that are not read, other rows. */
 #include "leaf_job.h"
 
-static void expect_same(const kit_case_t *test, const leaf_way_t *a, const leaf_way_t *b,
-                        const char *why) {
+/* Of the random cases, under a sanitizer: each takes ten times as long. */
+#ifdef __SANITIZE_ADDRESS__
+enum { EVERY = 3 };
+#else
+enum { EVERY = 1 };
+#endif
+
+static void expect_result(const kit_case_t *test, const leaf_result_t *of, const leaf_way_t *b,
+                          const char *why) {
   char what[512];
   kit_case_describe(test, what, sizeof what);
-  leaf_result_t x = leaf_run(test, a), y = leaf_run(test, b);
+  leaf_result_t x = *of, y = leaf_run(test, b);
   size_t bytes = (size_t)(x.rows * test->problem.value_head_dim) *
                  (size_t)skv__dtype_bytes(test->problem.out_dtype);
   cr_expect(memcmp(x.o, y.o, bytes) == 0, "%s: O differs: %s", what, why);
   cr_expect(memcmp(x.lse, y.lse, (size_t)x.rows * sizeof *x.lse) == 0, "%s: LSE differs: %s", what,
             why);
   cr_expect_eq(x.bits, y.bits, "%s: digests differ: %s", what, why);
-  leaf_free(&x);
   leaf_free(&y);
+}
+
+static void expect_same(const kit_case_t *test, const leaf_way_t *a, const leaf_way_t *b,
+                        const char *why) {
+  leaf_result_t result = leaf_run(test, a);
+  expect_result(test, &result, b, why);
+  leaf_free(&result);
+}
+
+/* Every kernel that runs here, against the portable one. */
+static void expect_kernels(const kit_case_t *test, int32_t threads) {
+  leaf_result_t result = leaf_run(test, &(leaf_way_t){.threads = 1, .kernel = "cpu.portable"});
+  for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel)
+    if ((*kernel)->backend == SKV_BACKEND_CPU && (*kernel)->available(NULL))
+      expect_result(test, &result, &(leaf_way_t){.threads = threads, .kernel = (*kernel)->name},
+                    (*kernel)->name);
+  leaf_free(&result);
 }
 
 static const leaf_way_t plain = {.threads = 1};
 
 Test(leaf_bits, every_kernel_gives_the_same) {
-  for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel) {
-    if ((*kernel)->backend != SKV_BACKEND_CPU || !(*kernel)->available(NULL))
-      continue;
-    for (uint64_t seed = 1000; seed < 1150; ++seed) {
-      kit_case_t *test = kit_case_random(seed);
-      expect_same(test, &(leaf_way_t){.threads = 1, .kernel = "cpu.portable"},
-                  &(leaf_way_t){.threads = 2, .kernel = (*kernel)->name}, (*kernel)->name);
-      kit_case_free(test);
-    }
+  for (uint64_t seed = 1000; seed < 1150; seed += EVERY) {
+    kit_case_t *test = kit_case_random(seed);
+    expect_kernels(test, 2);
+    kit_case_free(test);
   }
 }
 
 /* Decode has ways of its own: by heads, by rows of a head, by dtype. */
 Test(leaf_bits, every_kernel_gives_the_same_decode) {
-  for (const skv__kernel_t *const *kernel = skv__kernels(); *kernel; ++kernel) {
-    if ((*kernel)->backend != SKV_BACKEND_CPU || !(*kernel)->available(NULL))
-      continue;
-    for (int64_t heads = 1; heads <= 13; ++heads)
-      for (int64_t group = 1; group <= 8; ++group) {
-        skv_problem_t problem = {.struct_bytes = sizeof problem,
-                                 .batch = 1,
-                                 .q_tokens = 1,
-                                 .kv_capacity_tokens = 217,
-                                 .q_heads = heads * group,
-                                 .kv_heads = heads,
-                                 .head_dim = 24,
-                                 .value_head_dim = 32,
-                                 .dtype = (skv_dtype_t)((heads + group) % 3),
-                                 .scale = 0.25f,
-                                 .window_left_tokens = SKV_UNBOUNDED,
-                                 .window_right_tokens = SKV_UNBOUNDED,
-                                 .leaf_tokens = 64,
-                                 .block_tokens = 128};
-        kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, (uint64_t)(heads * group));
-        expect_same(test, &(leaf_way_t){.threads = 1, .kernel = "cpu.portable"},
-                    &(leaf_way_t){.threads = 1, .kernel = (*kernel)->name}, (*kernel)->name);
-        kit_case_free(test);
-      }
-  }
+  for (int64_t heads = 1; heads <= 13; ++heads)
+    for (int64_t group = 1; group <= 8; ++group) {
+      skv_problem_t problem = {.struct_bytes = sizeof problem,
+                               .batch = 1,
+                               .q_tokens = 1,
+                               .kv_capacity_tokens = 217,
+                               .q_heads = heads * group,
+                               .kv_heads = heads,
+                               .head_dim = 24,
+                               .value_head_dim = 32,
+                               .dtype = (skv_dtype_t)((heads + group) % 3),
+                               .scale = 0.25f,
+                               .window_left_tokens = SKV_UNBOUNDED,
+                               .window_right_tokens = SKV_UNBOUNDED,
+                               .leaf_tokens = 64,
+                               .block_tokens = 128};
+      kit_case_t *test = kit_case_create(&problem, NULL, NULL, false, (uint64_t)(heads * group));
+      expect_kernels(test, 1);
+      kit_case_free(test);
+    }
 }
 
 Test(leaf_bits, threads_rows_nodes_and_owners) {
-  for (uint64_t seed = 2000; seed < 2150; ++seed) {
+  for (uint64_t seed = 2000; seed < 2150; seed += EVERY) {
     kit_case_t *test = kit_case_random(seed);
-    expect_same(test, &plain, &(leaf_way_t){.threads = 2}, "two threads");
-    expect_same(test, &plain, &(leaf_way_t){.threads = 7}, "seven threads");
-    expect_same(test, &plain, &(leaf_way_t){.threads = 1, .query_cut = 1}, "row by row");
-    expect_same(test, &plain, &(leaf_way_t){.threads = 2, .query_cut = 3}, "three rows at a time");
-    expect_same(test, &plain, &(leaf_way_t){.threads = 2, .node_cut = 1}, "two frontiers");
-    expect_same(test, &plain, &(leaf_way_t){.threads = 2, .ranks = 3}, "round-robin owners");
-    expect_same(test, &plain, &(leaf_way_t){.threads = 3, .extra_blocks = 5}, "spare capacity");
+    leaf_result_t once = leaf_run(test, &plain);
+    expect_result(test, &once, &(leaf_way_t){.threads = 2}, "two threads");
+    expect_result(test, &once, &(leaf_way_t){.threads = 7}, "seven threads");
+    expect_result(test, &once, &(leaf_way_t){.threads = 1, .query_cut = 1}, "row by row");
+    expect_result(test, &once, &(leaf_way_t){.threads = 2, .query_cut = 3}, "three rows at a time");
+    expect_result(test, &once, &(leaf_way_t){.threads = 2, .node_cut = 1}, "two frontiers");
+    expect_result(test, &once, &(leaf_way_t){.threads = 2, .ranks = 3}, "round-robin owners");
+    expect_result(test, &once, &(leaf_way_t){.threads = 3, .extra_blocks = 5}, "spare capacity");
+    leaf_free(&once);
     kit_case_free(test);
   }
 }
