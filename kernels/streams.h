@@ -35,9 +35,9 @@ typedef struct skv__streams {
   skv_status_t (*mark)(void *resources, skv__event_t event, void *stream, skv__error_t *error);
   skv_status_t (*follow)(void *resources, skv__event_t event, void *stream, skv__error_t *error);
   skv_status_t (*pack)(const skv__pack_t *packs, int32_t count, void *stream, skv__error_t *error);
-  /* To the host, once `stream` has come so far: waits. What goes wrong is reported by the finish
-   * that follows. */
-  void (*fetch)(void *to, const void *from, size_t bytes, void *stream);
+  /* To the host, once `stream` is finished: waits for the copy alone. */
+  skv_status_t (*fetch)(void *to, const void *from, size_t bytes, void *stream,
+                        skv__error_t *error);
   /* Whether all that was given to `stream` is done, or what went wrong there. Never waits. */
   skv_status_t (*finished)(void *stream, bool *yes, skv__error_t *error);
 } skv__streams_t;

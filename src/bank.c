@@ -36,6 +36,7 @@ void skv__bank_close(skv__bank_t *bank) {
 
 void skv__bank_reset(skv__bank_t *bank, int64_t blocks, bool free_order, unsigned char *memory) {
   bank->memory = memory;
+  bank->status = SKV_OK;
   bank->free_count = bank->slots;
   for (int32_t slot = 0; slot < bank->slots; slot++)
     bank->free_slots[slot] = bank->slots - 1 - slot;
@@ -64,20 +65,29 @@ bool skv__bank_stores(const skv__bank_t *bank, skv__node_t node, int32_t slice) 
   return node.begin < bank->used_blocks && bank->slice_rows[slice] > 0;
 }
 
+/* Other ranks may have a part in what comes before on the stream. */
+static skv_status_t fetch(const skv__bank_t *bank, const float *state, size_t bytes) {
+  skv_context_t *context = bank->context;
+  SKV_TRY(skv__context_wait(context, bank->stream, false));
+  return bank->kernel->streams->fetch(bank->seen, state, bytes, bank->stream, &context->error);
+}
+
 /* Digests a state, and shows it: where it lies, or as the bank's copy of it until the next one. */
-static uint64_t digest_of(const skv__bank_t *bank, int32_t slice, int32_t slot,
-                          const float **state) {
+static uint64_t digest_of(skv__bank_t *bank, int32_t slice, int32_t slot, const float **state) {
   size_t bytes = (size_t)(bank->slice_rows[slice] * (bank->job.value_head_dim + 2)) * sizeof(float);
   *state = skv__bank_slot(bank, slot);
   if (bank->seen) {
-    bank->kernel->streams->fetch(bank->seen, *state, bytes, bank->stream);
+    if (bank->status == SKV_OK)
+      bank->status = fetch(bank, *state, bytes);
+    if (bank->status != SKV_OK)
+      return 0;
     *state = bank->seen;
   }
   return XXH64(*state, bytes, 0);
 }
 
-static void report(const skv__bank_t *bank, int32_t slice, skv__node_t node, int64_t split,
-                   uint64_t left, uint64_t right, int32_t slot) {
+static void report(skv__bank_t *bank, int32_t slice, skv__node_t node, int64_t split, uint64_t left,
+                   uint64_t right, int32_t slot) {
   skv__node_t used = skv__order_clip(node, bank->used_blocks);
   const float *state;
   uint64_t out = digest_of(bank, slice, slot, &state);
@@ -94,10 +104,11 @@ static void report(const skv__bank_t *bank, int32_t slice, skv__node_t node, int
                             .right_digest = right,
                             .out_digest = out,
                             .state = state};
-  bank->observer(bank->observer_user, &event);
+  if (bank->status == SKV_OK)
+    bank->observer(bank->observer_user, &event);
 }
 
-void skv__bank_report_leaf(const skv__bank_t *bank, int32_t slice, skv__node_t node, int32_t slot) {
+void skv__bank_report_leaf(skv__bank_t *bank, int32_t slice, skv__node_t node, int32_t slot) {
   if (bank->observer && slot != SKV__NO_SLOT)
     report(bank, slice, node, 0, 0, 0, slot);
 }
@@ -169,7 +180,7 @@ skv_status_t skv__bank_evaluate(skv__bank_t *bank, const skv__job_node_t *work, 
       skv__bank_report_leaf(bank, slice, node, slot);
       skv__bank_insert(bank, slice, node, slot);
     }
-  return SKV_OK;
+  return bank->status;
 }
 
 skv_status_t skv__bank_evaluate_own(skv__bank_t *bank, skv__job_t *job, skv__job_node_t node,
@@ -194,6 +205,7 @@ skv_status_t skv__bank_finish(skv__bank_t *bank, int32_t slice, const skv__finis
   const float *root = slot == SKV__NO_SLOT ? NULL : skv__bank_slot(bank, slot);
   set->count = 0;
   skv__bank_release(bank, slot);
+  SKV_TRY(bank->status);
   if (!bank->slice_rows[slice])
     return SKV_OK;
   return bank->kernel->finish(&bank->job, slice, root, finish, bank->threads, bank->stream, error);

@@ -3,6 +3,7 @@
 #ifndef SKV_BANK_H
 #define SKV_BANK_H
 
+#include "context.h"
 #include "error.h"
 #include "kernels/kernel.h"
 #include "pending.h"
@@ -14,6 +15,7 @@
 typedef struct skv__bank {
   /* fixed by the plan */
   const skv__kernel_t *kernel;
+  skv_context_t *context; /* with an observer on a device: what is waited in */
   int32_t threads, rank, ranks;
   int64_t slot_bytes;
   int32_t slots, set_capacity;
@@ -33,6 +35,7 @@ typedef struct skv__bank {
   skv__pending_t *sets; /* [ranks] */
   skv__held_t *held;    /* [ranks][set_capacity] */
   float *seen;          /* with an observer on a device: a state for it, on the host */
+  skv_status_t status;  /* why the observer is told no more; reported by evaluate and finish */
 } skv__bank_t;
 
 skv_status_t skv__bank_open(skv__bank_t *bank, int32_t work_count, int64_t run_bound,
@@ -50,7 +53,7 @@ bool skv__bank_stores(const skv__bank_t *bank, skv__node_t node, int32_t slice);
 /* Into the slice's pending set, merging as far as it goes. */
 void skv__bank_insert(skv__bank_t *bank, int32_t slice, skv__node_t node, int32_t slot);
 /* Tell the observer of an evaluated node. */
-void skv__bank_report_leaf(const skv__bank_t *bank, int32_t slice, skv__node_t node, int32_t slot);
+void skv__bank_report_leaf(skv__bank_t *bank, int32_t slice, skv__node_t node, int32_t slot);
 /* Evaluate nodes for the bank's runs into new slots of every slice and insert them. */
 skv_status_t skv__bank_evaluate(skv__bank_t *bank, const skv__job_node_t *work, int32_t count,
                                 void *scratch, skv_status_t (*poll)(void *user), void *user,

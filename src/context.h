@@ -39,6 +39,10 @@ skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t ope
                                  skv__wire_opener_t device_wire,
                                  const skv_context_options_t *given);
 
+/* As skv_wait, but leaves an older error. `counted`: all ranks come here as often, so that one
+ * whose wait is over may do what it likes while others still wait. */
+skv_status_t skv__context_wait(skv_context_t *context, void *stream, bool counted);
+
 /* Opens a comm over `argument`, an MPI_Comm. */
 skv_status_t skv__context_open_mpi(skv__comm_t **comm, double timeout_seconds, void *argument,
                                    skv__error_t *error);

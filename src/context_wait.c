@@ -17,11 +17,11 @@ static skv_status_t wait_alone(skv_context_t *context, void *stream) {
 }
 
 /* Work that other ranks have a part in. */
-static skv_status_t wait_together(skv_context_t *context, void *stream) {
+static skv_status_t wait_together(skv_context_t *context, void *stream, bool counted) {
   skv__comm_t *wire = context->wire;
   skv__watch_t watch;
   bool done = false;
-  SKV_TRY(skv__watch_begin(context->comm, &watch, true));
+  SKV_TRY(skv__watch_begin(context->comm, &watch, counted));
   for (;;) {
     SKV_TRY(context->kernel->streams->finished(stream, &done, &context->error));
     SKV_TRY(wire->transport->fault(wire->impl, &context->error));
@@ -31,18 +31,23 @@ static skv_status_t wait_together(skv_context_t *context, void *stream) {
   }
 }
 
-skv_status_t skv_wait(skv_context_t *context, void *stream) {
-  if (!context->kernel || !context->kernel->streams)
-    return SKV_OK;
+skv_status_t skv__context_wait(skv_context_t *context, void *stream, bool counted) {
   skv__comm_t *wire = context->wire;
   if (wire->broken)
     return context->error.status != SKV_OK ? context->error.status : SKV_TRANSPORT;
-  skv__error_clear(&context->error);
-  skv_status_t status =
-      wire->transport->fault ? wait_together(context, stream) : wait_alone(context, stream);
+  skv_status_t status = wire->transport->fault ? wait_together(context, stream, counted)
+                                               : wait_alone(context, stream);
   if (status != SKV_OK) {
     skv__context_stop(context); /* before NCCL waits for what runs on the device */
     skv__comm_break(wire);
   }
   return status;
+}
+
+skv_status_t skv_wait(skv_context_t *context, void *stream) {
+  if (!context->kernel || !context->kernel->streams)
+    return SKV_OK;
+  if (!context->wire->broken)
+    skv__error_clear(&context->error);
+  return skv__context_wait(context, stream, true);
 }

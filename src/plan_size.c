@@ -136,6 +136,7 @@ static void lay_out_workspace(skv_plan_t *plan, int64_t slot_bytes) {
 static skv_status_t open_banks(skv_plan_t *plan, int64_t slot_bytes, skv__error_t *error) {
   for (int32_t i = 0; i < plan->banks; i++) {
     plan->bank[i] = (skv__bank_t){.kernel = plan->context->kernel,
+                                  .context = plan->context,
                                   .threads = plan->context->threads,
                                   .rank = plan->rank,
                                   .ranks = plan->ranks,

@@ -2,6 +2,9 @@
 #include <criterion/criterion.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "solve.h"
@@ -225,4 +228,71 @@ Test(execute, observers_see_every_node_on_devices_too) {
     }
   kit_answer_free(wanted);
   kit_case_free(test);
+}
+
+/* Rank 1 is in other work from its first node on, until rank 0 has given up. */
+typedef struct lost {
+  kit_case_t *test;
+  kit_world_t *wires;
+  atomic_int given_up;
+  skv_status_t status[2];
+  char text[256];
+} lost_t;
+
+static void stay(void *user, const skv_node_event_t *event) {
+  lost_t *lost = user;
+  (void)event;
+  while (lost && !lost->given_up)
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static skv_status_t execute_on(kit_device_t *device, const lost_t *lost, int32_t rank,
+                               skv_plan_t *plan) {
+  const kit_case_t *test = lost->test;
+  kit_answer_t *answer = kit_answer_create(test);
+  skv_plan_info_t info = {.struct_bytes = sizeof info};
+  skv_plan_info(plan, &info);
+  void *workspace = aligned_alloc(64, (size_t)info.workspace_bytes);
+  skv_inputs_t inputs = kit_case_inputs(test);
+  kit_own_keys(test, plan, rank, &inputs);
+  skv_outputs_t outputs = {.struct_bytes = sizeof outputs, .o = inputs.q};
+  outputs.o.data = answer->o;
+  kit_way_t way = {0};
+  skv_status_t status = kit_execute(test, &way, plan, &inputs, &outputs, workspace,
+                                    (size_t)info.workspace_bytes, kit_device_stream(device));
+  kit_device_close(device);
+  free(workspace);
+  kit_poisoned_free(inputs.k.data);
+  kit_poisoned_free(inputs.v.data);
+  kit_answer_free(answer);
+  return status;
+}
+
+static int lose_a_rank(int32_t rank, skv_context_t *context, void *user) {
+  lost_t *lost = user;
+  skv_plan_options_t options = {.struct_bytes = sizeof options,
+                                .reduce = SKV_SCATTER,
+                                .row_owner = SKV_ROWS_ROUND_ROBIN,
+                                .observer = stay,
+                                .observer_user = rank ? lost : NULL};
+  skv_plan_t *plan;
+  context->comm->timeout_seconds = 0.3;
+  kit_device_t *device = kit_device_open(context, KIT_ORDERED, lost->wires, 1);
+  cr_assert_eq(skv_plan_create(&plan, context, &lost->test->problem, &options), SKV_OK);
+  lost->status[rank] = execute_on(device, lost, rank, plan);
+  if (rank == 0) {
+    snprintf(lost->text, sizeof lost->text, "%s", skv_context_error(context));
+    lost->given_up = 1;
+  }
+  skv_plan_destroy(plan);
+  return 0;
+}
+
+Test(execute, an_observer_does_not_wait_for_ever_for_a_lost_rank) {
+  lost_t lost = {.test = small_case(40, 500, true, 13), .wires = kit_world_create(2, 1)};
+  kit_run_ranks(2, 1, NULL, 1, lose_a_rank, &lost);
+  cr_expect_eq(lost.status[0], SKV_TIMEOUT, "%s", skv_status_name(lost.status[0]));
+  cr_expect(strstr(lost.text, "no sign of life of rank 1"), "%s", lost.text);
+  kit_world_destroy(lost.wires);
+  kit_case_free(lost.test);
 }

@@ -216,9 +216,12 @@ static skv_status_t follow(void *resources, skv__event_t event, void *stream, sk
   return code == cudaSuccess ? SKV_OK : fail(error, code, "a wait for an event of the exchange");
 }
 
-static void fetch(void *to, const void *from, size_t bytes, void *stream) {
-  if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream) == cudaSuccess)
-    cudaStreamSynchronize(stream);
+static skv_status_t fetch(void *to, const void *from, size_t bytes, void *stream,
+                          skv__error_t *error) {
+  cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream);
+  if (code == cudaSuccess)
+    code = cudaStreamSynchronize(stream);
+  return code == cudaSuccess ? SKV_OK : fail(error, code, "a state for the observer");
 }
 
 static skv_status_t finished(void *stream, bool *yes, skv__error_t *error) {

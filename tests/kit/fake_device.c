@@ -152,10 +152,22 @@ static void *second(void *resources) {
   return &mine->streams[1];
 }
 
-static void fetch(void *to, const void *from, size_t bytes, void *stream) {
-  while (((fake_stream_t *)stream)->first)
-    step_device(mine);
+static skv_status_t fetch(void *to, const void *from, size_t bytes, void *stream,
+                          skv__error_t *error) {
+  (void)error;
+  if (((fake_stream_t *)stream)->first)
+    abort(); /* nothing would have waited for it */
   memcpy(to, from, bytes);
+  return SKV_OK;
+}
+
+static skv_status_t finished(void *stream, bool *yes, skv__error_t *error) {
+  enum { STEPS = 100 };
+  (void)error;
+  for (int i = 0; i < STEPS && ((fake_stream_t *)stream)->first; i++)
+    step_device(mine);
+  *yes = !((fake_stream_t *)stream)->first;
+  return mine->status;
 }
 
 static bool step_pack(work_t *work) {
@@ -179,8 +191,12 @@ static skv_status_t pack(const skv__pack_t *packs, int32_t count, void *stream,
   return SKV_OK;
 }
 
-static const skv__streams_t fake_streams = {
-    .second = second, .mark = mark, .follow = follow, .pack = pack, .fetch = fetch};
+static const skv__streams_t fake_streams = {.second = second,
+                                            .mark = mark,
+                                            .follow = follow,
+                                            .pack = pack,
+                                            .fetch = fetch,
+                                            .finished = finished};
 
 /* ---- kernels ---- */
 
@@ -379,6 +395,11 @@ static skv_status_t start_in_group(void *impl, skv__request_t *request, size_t o
   return SKV_OK;
 }
 
+static skv_status_t fault(void *impl, skv__error_t *error) {
+  (void)error;
+  return ((kit_device_t *)impl)->status;
+}
+
 static skv_status_t test_at_once(void *impl, skv__request_t *request, bool *done,
                                  skv__error_t *error) {
   (void)request, (void)error;
@@ -481,6 +502,7 @@ static const skv__transport_t ordered_wire = {.name = "ordered",
                                               .cancel = cancel,
                                               .on = on,
                                               .group = group,
+                                              .fault = fault,
                                               .destroy = destroy};
 static const skv__transport_t polled_wire = {.name = "polled",
                                              .piece_bytes = SIZE_MAX,
@@ -539,6 +561,12 @@ skv_status_t kit_device_wait(kit_device_t *device) {
 
 void kit_device_close(kit_device_t *device) {
   skv_context_t *context = device->context;
+  if (context->wire->broken) { /* work that waits for messages is dropped */
+    skv__comm_break(device->carrier);
+    note(device, SKV_TRANSPORT);
+  }
+  while (step_device(device))
+    ;
   skv__comm_destroy(context->wire);
   skv__comm_destroy(device->carrier);
   context->wire = context->comm;
