@@ -19,6 +19,15 @@ typedef enum skv__event {
   SKV__EVENT_COUNT = SKV__EVENT_ATTENDED + 3
 } skv__event_t;
 
+/* What a clock on the caller's stream is told: an execute starts, a part of it that computes begins
+ * and ends, and all of it is over. */
+typedef enum skv__tick {
+  SKV__TICK_START,
+  SKV__TICK_BEGIN,
+  SKV__TICK_END,
+  SKV__TICK_OVER
+} skv__tick_t;
+
 /* [tokens][heads] runs of bytes, to where they lie dense. Strides and head_bytes are of bytes. */
 typedef struct skv__pack {
   const void *from;
@@ -40,6 +49,10 @@ typedef struct skv__streams {
                         skv__error_t *error);
   /* Whether all that was given to `stream` is done, or what went wrong there. Never waits. */
   skv_status_t (*finished)(void *stream, bool *yes, skv__error_t *error);
+  /* Or NULL, both. The second is for after a wait: seconds of the parts that compute, and from the
+   * first of them until all was over; zeros where nothing was measured, as in a captured graph. */
+  skv_status_t (*tick)(void *resources, skv__tick_t tick, void *stream, skv__error_t *error);
+  void (*times)(void *resources, double *computed, double *total);
 } skv__streams_t;
 
 #endif

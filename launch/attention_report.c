@@ -118,21 +118,32 @@ static void print_work(const skv__report_t *report) {
   print_places(report->session);
 }
 
+/* Ranks on GPUs: what the devices did, and what the hosts spent on enqueueing messages or moving
+ * them. */
+static void print_times(const skv__report_t *report) {
+  const skv__run_times_t *times = &report->times;
+  bool on_gpu = report->session->stations->number != SKV__NO_GPU;
+  const double *last = on_gpu ? times->communicate : times->wait;
+  const double *middle = on_gpu ? times->wait : times->communicate;
+  printf("time       %s", skv__seconds_text(times->wall_seconds).text);
+  if (on_gpu && report->session->ranks == 1) {
+    printf(" on the GPU\n");
+    return;
+  }
+  if (on_gpu)
+    printf(" on the GPUs (mean %s)", skv__seconds_text(times->mean_wall_seconds).text);
+  printf(": compute %s (mean %s), %s %s (%s), %s %s (%s)\n",
+         skv__seconds_text(times->compute[0]).text, skv__seconds_text(times->compute[1]).text,
+         on_gpu ? "wait and merge" : "communicate", skv__seconds_text(middle[0]).text,
+         skv__seconds_text(middle[1]).text, on_gpu ? "the hosts' communication" : "wait",
+         skv__seconds_text(last[0]).text, skv__seconds_text(last[1]).text);
+}
+
 static void print_text(const skv__report_t *report) {
   const skv__run_times_t *times = &report->times;
   double seconds = times->wall_seconds > 0.0 ? times->wall_seconds : 1e-9;
   print_work(report);
-  if (report->session->stations->number != SKV__NO_GPU)
-    printf("time       %s on the GPUs (mean %s); to enqueue it the host spent: ",
-           skv__seconds_text(times->wall_seconds).text,
-           skv__seconds_text(times->mean_wall_seconds).text);
-  else
-    printf("time       %s: ", skv__seconds_text(times->wall_seconds).text);
-  printf("compute %s (mean %s), communicate %s (%s), wait %s (%s)\n",
-         skv__seconds_text(times->compute[0]).text, skv__seconds_text(times->compute[1]).text,
-         skv__seconds_text(times->communicate[0]).text,
-         skv__seconds_text(times->communicate[1]).text, skv__seconds_text(times->wait[0]).text,
-         skv__seconds_text(times->wait[1]).text);
+  print_times(report);
   if (report->repeats > 1)
     printf("repeats    %s: the time is the median of %" PRId64 "; on all ranks together %" PRIu64
            " had other bits than the first\n",

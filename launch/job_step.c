@@ -36,7 +36,8 @@ static skv_status_t execute_on_cpu(skv__job_run_t *run, const skv_inputs_t *inpu
 /* Digests cost a GPU its fastest path. They come from an execute before the first that is measured,
  * which goes without; its results are kept. An order log is of one execute. Where nothing in it
  * waits, an execute is measured as one step of many: it is enqueued while the GPU has another to do
- * first, which also loads the kernels. Else it counts from when all ranks call it. */
+ * first, which also tells what of its time is computing: marks of that cost microseconds. Else it
+ * counts from when all ranks call it. */
 static skv_status_t execute_on_gpu(skv__job_run_t *run, const skv_inputs_t *inputs,
                                    skv_outputs_t *outputs, bool digests, skv__sample_t *sample,
                                    skv__error_t *error) {
@@ -46,19 +47,25 @@ static skv_status_t execute_on_gpu(skv__job_run_t *run, const skv_inputs_t *inpu
     if (digests)
       SKV_TRY(execute(run, inputs, outputs, error));
     outputs->bits = NULL;
-    if (digests && waits)
+    if (digests && run->session->ranks > 1)
       SKV_TRY(execute(run, inputs, outputs, error)); /* loads the kernels */
     SKV_TRY(skv__mirror_clear(&run->mirror, error));
   }
   SKV_TRY(line_up(run, error));
+  run->plan->clocked = true;
   if (!run->log && !waits)
     SKV_TRY(execute(run, inputs, outputs, error));
+  run->plan->clocked = run->log || waits;
   SKV_TRY(skv__mirror_begin(&run->mirror, error));
   SKV_TRY(execute(run, inputs, outputs, error));
   SKV_TRY(skv__mirror_end(&run->mirror, error));
   SKV_TRY(skv__mirror_wait(run->session, error));
   SKV_TRY(skv__mirror_seconds(&run->mirror, &sample->wall_seconds, error));
-  return skv_plan_times(run->plan, &sample->times); /* the host's share: of enqueueing */
+  SKV_TRY(skv_plan_times(run->plan, &sample->times));
+  if (run->session->ranks == 1)
+    sample->times.compute_seconds = sample->wall_seconds;
+  skv__plan_clock(run->plan, &sample->times);
+  return SKV_OK;
 }
 
 /* What this rank has of O and LSE by now. */

@@ -118,6 +118,13 @@ void skv__begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *row
                   memory_of(plan, bank - plan->bank, site));
 }
 
+skv_status_t skv__tick(const skv_plan_t *plan, const skv__site_t *site, skv__tick_t tick) {
+  const skv__streams_t *streams = plan->context->kernel->streams;
+  if (!plan->clocked || plan->ranks == 1 || !streams || !streams->tick)
+    return SKV_OK;
+  return streams->tick(plan->resources, tick, site->lanes.main, site->lanes.error);
+}
+
 /* While one pass is evaluated, the exchange of the pass before goes on. */
 static skv_status_t poll_exchange(void *user) {
   skv_plan_t *plan = user;
@@ -174,7 +181,9 @@ static skv_status_t pass_queries(skv_plan_t *plan, skv__site_t *site) {
     skv__begin_pass(plan, bank, &plan->rows, pass, site);
     if (pass >= plan->banks)
       SKV_TRY(skv__lanes_follow(&site->lanes, SKV__EVENT_BANK + index, site->lanes.main));
+    SKV_TRY(skv__tick(plan, site, SKV__TICK_BEGIN));
     SKV_TRY(evaluate_pass(plan, bank, scratch));
+    SKV_TRY(skv__tick(plan, site, SKV__TICK_END));
     if (pass > 0)
       SKV_TRY(skv__end_exchange(plan, site));
     SKV_TRY(skv__begin_exchange(plan, bank, site));
@@ -232,6 +241,8 @@ skv_status_t skv_execute(skv_plan_t *plan, const skv_inputs_t *inputs, const skv
   if (plan->ranks == 1 && !finish.bits && !plan->options.observer && plan->context->kernel->attend)
     return attend(plan, &site);
   load_in_peace(plan);
-  return plan->options.direction == SKV_PASS_KV ? skv__pass_keys(plan, &site)
-                                                : pass_queries(plan, &site);
+  SKV_TRY(skv__tick(plan, &site, SKV__TICK_START));
+  SKV_TRY(plan->options.direction == SKV_PASS_KV ? skv__pass_keys(plan, &site)
+                                                 : pass_queries(plan, &site));
+  return skv__tick(plan, &site, SKV__TICK_OVER);
 }

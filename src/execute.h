@@ -20,6 +20,9 @@ void skv__begin_pass(skv_plan_t *plan, skv__bank_t *bank, const skv__rows_t *row
 skv_status_t skv__begin_exchange(skv_plan_t *plan, skv__bank_t *bank, const skv__site_t *site);
 skv_status_t skv__end_exchange(skv_plan_t *plan, const skv__site_t *site);
 
+/* To the device's clock, where the plan is clocked. */
+skv_status_t skv__tick(const skv_plan_t *plan, const skv__site_t *site, skv__tick_t tick);
+
 /* execute_keys.c: keys and values travel. */
 skv_status_t skv__pass_keys(skv_plan_t *plan, const skv__site_t *site);
 

@@ -82,7 +82,9 @@ static skv_status_t use_groups(skv_plan_t *plan, skv__bank_t *bank, const skv__s
     if (group + 1 < assembly->groups)
       SKV_TRY(fetch(plan, site, group + 1));
     SKV_TRY(skv__lanes_follow(&site->lanes, SKV__EVENT_ARRIVED + index, site->lanes.main));
+    SKV_TRY(skv__tick(plan, site, SKV__TICK_BEGIN));
     SKV_TRY(use_group(plan, bank, site, group, tree, slot, finish));
+    SKV_TRY(skv__tick(plan, site, SKV__TICK_END));
     SKV_TRY(skv__lanes_mark(&site->lanes, SKV__EVENT_ATTENDED + index, site->lanes.main));
   }
   return SKV_OK;

@@ -210,3 +210,14 @@ skv_status_t skv_plan_times(const skv_plan_t *plan, skv_times_t *times) {
   *times = plan->times;
   return SKV_OK;
 }
+
+void skv__plan_clock(const skv_plan_t *plan, skv_times_t *times) {
+  const skv__streams_t *streams = plan->context->kernel->streams;
+  double computed = 0, total = 0;
+  if (plan->ranks > 1 && streams && streams->times)
+    streams->times(plan->resources, &computed, &total);
+  if (total <= 0)
+    return;
+  times->compute_seconds = computed;
+  times->wait_seconds = total > computed ? total - computed : 0;
+}

@@ -52,7 +52,12 @@ struct skv_plan {
   int64_t *q_tokens, *k_tokens, *q_start; /* [batch], of the execute under way */
   skv_times_t times;
   int32_t executes; /* begun, counted up to 2 */
+  bool clocked; /* executes on several devices mark when they compute, which costs microseconds */
 };
+
+/* After a wait for the last execute that was clocked, on several devices: replaces what the host
+ * computed and waited by what the device did, where it was measured. */
+void skv__plan_clock(const skv_plan_t *plan, skv_times_t *times);
 
 /* The nodes that `rank` evaluates (its frontier, or single blocks), allocated. */
 skv_status_t skv__plan_work(const skv__shard_t *shard, int32_t rank, bool blocks,

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/cuda/clock.h"
 #include "kernels/cuda/finish.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/merge.h"
@@ -17,6 +18,7 @@ typedef struct resources {
   void *counters;
   cudaStream_t second;
   cudaEvent_t events[SKV__EVENT_COUNT];
+  skv__clock_t clock;
 } resources_t;
 
 /* In the order in which they are asked; NULL-terminated. */
@@ -121,6 +123,7 @@ static void close_resources(void *resources) {
   for (int i = 0; i < SKV__EVENT_COUNT; ++i)
     if (mine->events[i])
       cudaEventDestroy(mine->events[i]);
+  skv__clock_close(&mine->clock);
   if (mine->second)
     cudaStreamDestroy(mine->second);
   cudaFree(mine->counters);
@@ -135,7 +138,7 @@ static cudaError_t open_second(resources_t *resources) {
     code = cudaStreamCreateWithPriority(&resources->second, cudaStreamNonBlocking, greatest);
   for (int i = 0; code == cudaSuccess && i < SKV__EVENT_COUNT; ++i)
     code = cudaEventCreateWithFlags(&resources->events[i], cudaEventDisableTiming);
-  return code;
+  return code == cudaSuccess ? skv__clock_open(&resources->clock) : code;
 }
 
 static skv_status_t open_resources(attentions_t attentions, const skv__job_t *job, void **resources,
@@ -237,12 +240,23 @@ static skv_status_t pack(const skv__pack_t *packs, int32_t count, void *stream,
              : fail(error, cudaGetLastError(), "packing keys and values");
 }
 
+static skv_status_t tick(void *resources, skv__tick_t tick, void *stream, skv__error_t *error) {
+  cudaError_t code = skv__clock_tick(&((resources_t *)resources)->clock, tick, stream);
+  return code == cudaSuccess ? SKV_OK : fail(error, code, "the clock on the device");
+}
+
+static void times(void *resources, double *computed, double *total) {
+  skv__clock_read(&((resources_t *)resources)->clock, computed, total);
+}
+
 static const skv__streams_t streams = {.second = second_stream,
                                        .mark = mark,
                                        .follow = follow,
                                        .pack = pack,
                                        .fetch = fetch,
-                                       .finished = finished};
+                                       .finished = finished,
+                                       .tick = tick,
+                                       .times = times};
 
 /* Attention over no keys: every row is EMPTY, and nobody looks at the tensors. */
 static bool no_keys(const skv__job_t *job) {
