@@ -218,7 +218,11 @@ static skv_status_t group(skv__comm_t *comm, bool begins) {
   if (!comm->transport->group)
     return SKV_OK;
   SKV_TRY(breaks(comm, comm->transport->group(comm->impl, begins, comm->error)));
-  if (begins || !comm->settles || !comm->transport->settle)
+  return begins ? SKV_OK : skv__comm_settle(comm);
+}
+
+skv_status_t skv__comm_settle(skv__comm_t *comm) {
+  if (!comm->settles || !comm->transport->settle)
     return SKV_OK;
   return breaks(comm, comm->transport->settle(comm->impl, comm->error));
 }

@@ -118,6 +118,8 @@ skv_status_t skv__comm_receive(skv__comm_t *comm, skv__request_t *request, int32
 void skv__comm_on(skv__comm_t *comm, void *stream);
 skv_status_t skv__comm_group_begin(skv__comm_t *comm);
 skv_status_t skv__comm_group_end(skv__comm_t *comm);
+/* Wait, where the comm settles, until the stream is through with what it was given. */
+skv_status_t skv__comm_settle(skv__comm_t *comm);
 /* Advance one request; *done tells whether it has finished. Never waits. */
 skv_status_t skv__comm_test(skv__comm_t *comm, skv__request_t *request, bool *done);
 /* Wait for all of them, as skv__wait_t does. `operation` names the wait in texts. */

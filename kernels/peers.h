@@ -57,12 +57,13 @@ typedef struct skv__peers {
   /* `native` is the wire's communicator. Whether all its ranks can load each other's memory; if
    * not, `error` says why. The same on all ranks. */
   bool (*available)(void *native, skv__error_t *error);
-  /* Collective, with the same `bytes` everywhere: allocates, and makes the memories known to each
-   * other. Waits for the other ranks at most `timeout_seconds`. */
-  skv_status_t (*open)(skv__window_t **window, void *native, int64_t bytes, double timeout_seconds,
-                       skv__error_t *error);
-  /* On every rank, once nothing uses it. Where `stop` is set the communicator is gone, and so may
-   * be other ranks: memory that they had is left alone. */
+  /* This rank's memory, the same `bytes` on every rank. */
+  skv_status_t (*reserve)(skv__window_t **window, void *native, int64_t bytes, skv__error_t *error);
+  /* Collective, once every rank has reserved: makes the memories known to each other. Waits for the
+   * other ranks at most `timeout_seconds`. */
+  skv_status_t (*open)(skv__window_t *window, double timeout_seconds, skv__error_t *error);
+  /* On every rank, opened or not, once nothing uses it. Where `stop` is set the communicator is
+   * gone, and so may be other ranks: memory that they had is left alone. */
   void (*close)(skv__window_t *window);
   /* Whether rows can be finished as they are merged: the job has few enough runs and sinks. */
   bool (*finishes)(const skv__job_t *job, const struct skv__finish *finish);

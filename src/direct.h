@@ -13,6 +13,7 @@ typedef struct skv__direct_node {
 
 typedef struct skv__direct_path {
   const skv__peers_t *calls; /* NULL: states are sent and received */
+  bool optional;             /* messages will do where a window cannot be had */
   skv__window_t *window;     /* holds the banks, at the same place on every rank */
   int32_t rank, ranks;
   skv_results_t results;

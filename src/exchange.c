@@ -133,10 +133,11 @@ skv_status_t skv__exchange_begin(skv__exchange_t *exchange, skv__bank_t *bank,
   exchange->round = 0;
   exchange->next_move = 0;
   exchange->running = !exchange->direct || !skv__direct_takes(exchange->direct, bank, finish);
-  if (!exchange->running)
-    return skv__direct_reduce(exchange->direct, bank, finish, exchange->error);
   skv__comm_on(exchange->comm, bank->stream);
-  return post_round(exchange);
+  if (exchange->running)
+    return post_round(exchange);
+  SKV_TRY(skv__direct_reduce(exchange->direct, bank, finish, exchange->error));
+  return skv__comm_settle(exchange->comm);
 }
 
 skv_status_t skv__exchange_advance(skv__exchange_t *exchange, bool *moved) {

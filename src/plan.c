@@ -110,10 +110,7 @@ static skv_status_t build(skv_plan_t *plan) {
   SKV_TRY(share_most_slots(plan, &most_slots));
   status = skv__plan_size(plan, most_slots, &mine);
   SKV_TRY(skv__comm_agree(comm, NULL, 0, status, mine.text));
-  if (!plan->direct.calls)
-    return SKV_OK;
-  status = skv__plan_open_window(plan, &mine);
-  return skv__comm_agree(comm, NULL, 0, status, mine.text);
+  return skv__plan_open_window(plan);
 }
 
 skv_status_t skv_plan_create(skv_plan_t **plan, skv_context_t *context,

@@ -48,26 +48,17 @@ static bool goes_directly(skv_plan_t *plan, skv__node_t *const *work, const int3
 skv_status_t skv__plan_path(skv_plan_t *plan, skv__node_t *const *work, const int32_t *counts,
                             skv__error_t *error) {
   skv__error_t why = {0};
+  skv_path_t wanted = plan->options.path;
   plan->direct = (skv__direct_path_t){.rank = plan->rank,
                                       .ranks = plan->ranks,
+                                      .optional = wanted == SKV_PATH_AUTO,
                                       .results = plan->options.results,
                                       .blocks = plan->shard.blocks};
-  bool direct = plan->options.path == SKV_PATH_DIRECT && goes_directly(plan, work, counts, &why);
-  if (plan->options.path == SKV_PATH_DIRECT && !direct)
+  bool direct = wanted != SKV_PATH_MESSAGES && goes_directly(plan, work, counts, &why);
+  if (wanted == SKV_PATH_DIRECT && !direct)
     return skv__fail(error, SKV_UNSUPPORTED, "no direct path: %s", why.text);
   plan->options.path = direct ? SKV_PATH_DIRECT : SKV_PATH_MESSAGES;
   plan->direct.calls = direct ? plan->context->kernel->peers : NULL;
-  return SKV_OK;
-}
-
-skv_status_t skv__plan_open_window(skv_plan_t *plan, skv__error_t *error) {
-  if (!plan->direct.calls)
-    return SKV_OK;
-  SKV_TRY(plan->direct.calls->open(&plan->direct.window, native_of(plan->context->wire),
-                                   plan->banks * plan->bank_bytes,
-                                   plan->context->comm->timeout_seconds, error));
-  plan->direct.window->next = plan->context->windows;
-  plan->context->windows = plan->direct.window;
   return SKV_OK;
 }
 
@@ -83,4 +74,46 @@ void skv__plan_close_window(skv_plan_t *plan) {
     link = &(*link)->next;
   *link = window->next;
   plan->direct.calls->close(window);
+  plan->direct.window = NULL;
+}
+
+static void send_messages(skv_plan_t *plan) {
+  skv__plan_close_window(plan);
+  plan->direct.calls = NULL;
+  plan->options.path = SKV_PATH_MESSAGES;
+  skv__plan_lay_out(plan);
+}
+
+/* All ranks hear how a step went on each of them. What one of them lacks, all do without where they
+ * may; but a wire that failed, or a rank that did not come, is no choice of paths. */
+static skv_status_t judge(skv_plan_t *plan, skv_status_t status, const char *text) {
+  skv__comm_t *comm = plan->context->comm;
+  bool may_lack = plan->direct.optional && status != SKV_TIMEOUT && status != SKV_PEER &&
+                  status != SKV_TRANSPORT;
+  uint64_t lacking = status != SKV_OK;
+  SKV_TRY(skv__comm_agree(comm, NULL, 0, may_lack ? SKV_OK : status, text));
+  SKV_TRY(skv__comm_sum(comm, &lacking, 1, "windows"));
+  if (lacking)
+    send_messages(plan);
+  return SKV_OK;
+}
+
+skv_status_t skv__plan_open_window(skv_plan_t *plan) {
+  skv_context_t *context = plan->context;
+  const skv__peers_t *calls = plan->direct.calls;
+  skv__window_t *window = NULL;
+  skv__error_t mine = {0};
+  if (!calls)
+    return SKV_OK;
+  skv_status_t status =
+      calls->reserve(&window, native_of(context->wire), plan->banks * plan->bank_bytes, &mine);
+  if (window) {
+    window->next = context->windows;
+    context->windows = plan->direct.window = window;
+  }
+  SKV_TRY(judge(plan, status, mine.text));
+  if (!plan->direct.calls)
+    return SKV_OK;
+  status = calls->open(window, context->comm->timeout_seconds, &mine);
+  return judge(plan, status, mine.text);
 }

@@ -24,8 +24,9 @@ bool skv__plan_peers(const skv_plan_t *plan, skv__error_t *error);
 skv_status_t skv__plan_path(skv_plan_t *plan, skv__node_t *const *work, const int32_t *counts,
                             skv__error_t *error);
 /* Once all ranks have sized their banks: the memory that they lie in. Collective; nothing where
- * states are sent. */
-skv_status_t skv__plan_open_window(skv_plan_t *plan, skv__error_t *error);
+ * states are sent. Where the path is the plan's choice and a rank cannot have that memory, all
+ * ranks send states after all. */
+skv_status_t skv__plan_open_window(skv_plan_t *plan);
 void skv__plan_close_window(skv_plan_t *plan);
 /* Once the arguments have been agreed: nodes, hops, slots. */
 skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error);
@@ -33,6 +34,8 @@ skv_status_t skv__plan_cast(skv_plan_t *plan, skv__error_t *error);
 skv_status_t skv__plan_count_slots(skv_plan_t *plan, skv__error_t *error);
 /* Then, knowing the most slots that any rank needs: rows of a pass, workspace, memory. */
 skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *error);
+/* The workspace, which holds the banks unless a window does. */
+void skv__plan_lay_out(skv_plan_t *plan);
 /* Bytes that this rank sends in one execute at full size. */
 int64_t skv__plan_sent_bytes(const skv_plan_t *plan);
 

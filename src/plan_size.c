@@ -122,10 +122,12 @@ static int64_t take(int64_t *total, int64_t bytes) {
   return begin;
 }
 
-static void lay_out_workspace(skv_plan_t *plan, int64_t slot_bytes) {
+void skv__plan_lay_out(skv_plan_t *plan) {
+  int64_t slot_bytes = skv__slice_bytes(plan->slice_rows_bound, plan->problem.value_head_dim);
   skv__job_t shape;
   skv__plan_shape(plan, &shape);
   skv__workspace_t *w = &plan->workspace;
+  *w = (skv__workspace_t){0};
   for (int32_t i = 0; i < plan->banks && !plan->direct.calls; i++)
     w->bank[i] = take(&w->total, plan->slots * slot_bytes);
   w->scratch = take(&w->total,
@@ -179,7 +181,7 @@ skv_status_t skv__plan_size(skv_plan_t *plan, int32_t most_slots, skv__error_t *
                      (int)plan->slots, (long long)slot_bytes,
                      (long long)plan->problem.block_tokens);
   plan->bank_bytes = most_slots * slot_bytes; /* banks lie at the same place on all ranks */
-  lay_out_workspace(plan, slot_bytes);
+  skv__plan_lay_out(plan);
   count_full_size(plan);
   SKV_TRY(open_banks(plan, slot_bytes, error));
   skv__job_t shape;

@@ -187,7 +187,7 @@ typedef void (*skv_node_observer_t)(void *user, const skv_node_event_t *event);
 /* How states get from GPU to GPU. Directly: one kernel on every rank reads them where they lie, in
  * memory that GPUs of one host or NVLink domain can load from each other, and merges them. */
 typedef enum skv_path {
-  SKV_PATH_AUTO = 0,   /* messages */
+  SKV_PATH_AUTO = 0,   /* direct where it can be and pass-Q with scatter is chosen */
   SKV_PATH_DIRECT = 1, /* or SKV_UNSUPPORTED with the reason. Goes with pass-Q and scatter */
   SKV_PATH_MESSAGES = 2
 } skv_path_t;

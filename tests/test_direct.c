@@ -2,12 +2,13 @@
  * window, folded in the canonical order, for ranks, layouts and lengths. The kernel is the test's.
  */
 #include <criterion/criterion.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "direct.h"
 #include "kernels/state.h"
-#include "shard.h"
+#include "kit.h"
+#include "plan_parts.h"
 
 enum { DIM = 2, MOST_ROWS = 3, MOST_NODES = 128, SLOT_BYTES = 64, STATE = DIM + 2 };
 
@@ -237,4 +238,99 @@ Test(direct, states_are_found_and_folded_in_the_pinned_order) {
         }
   cr_expect_gt(fit, 1000);
   cr_expect_lt(fit, all);
+}
+
+/* ---- windows that some ranks cannot have ---- */
+
+enum { RANKS = 3 };
+
+typedef struct trouble {
+  skv_status_t reserve[RANKS], open[RANKS]; /* how these go on each rank */
+  bool optional;
+  skv_status_t outcome;
+  bool direct; /* states go directly then */
+  atomic_int held;
+} trouble_t;
+
+static _Thread_local trouble_t *trouble;
+static _Thread_local int32_t my_rank;
+
+static skv_status_t reserve_window(skv__window_t **window, void *native, int64_t bytes,
+                                   skv__error_t *error) {
+  skv_status_t status = trouble->reserve[my_rank];
+  (void)native;
+  *window = NULL;
+  if (status != SKV_OK)
+    return skv__fail(error, status, "no memory for a window");
+  *window = calloc(1, sizeof **window);
+  (*window)->bytes = bytes;
+  trouble->held++;
+  return SKV_OK;
+}
+
+static skv_status_t open_window(skv__window_t *window, double timeout_seconds,
+                                skv__error_t *error) {
+  skv_status_t status = trouble->open[my_rank];
+  (void)window, (void)timeout_seconds;
+  for (int32_t rank = 0; rank < RANKS; rank++) /* it would wait for ever for such a rank */
+    cr_expect_eq(trouble->reserve[rank], SKV_OK);
+  return status == SKV_OK ? SKV_OK : skv__fail(error, status, "no window");
+}
+
+static void close_window(skv__window_t *window) {
+  free(window);
+  trouble->held--;
+}
+
+static const skv__peers_t troubled = {
+    .reserve = reserve_window, .open = open_window, .close = close_window};
+
+static int open_in_trouble(int32_t rank, skv_context_t *context, void *user) {
+  trouble = user;
+  my_rank = rank;
+  skv_problem_t problem;
+  skv_problem_init(&problem, sizeof problem, 4, 2, 24);
+  problem.q_tokens = problem.kv_capacity_tokens = 500;
+  problem.leaf_tokens = problem.block_tokens = 64;
+  skv_plan_options_t options = {
+      .struct_bytes = sizeof options, .direction = SKV_PASS_Q, .reduce = SKV_SCATTER};
+  skv_plan_t *plan;
+  cr_assert_eq(skv_plan_create(&plan, context, &problem, &options), SKV_OK);
+  int64_t with_banks = plan->workspace.total;
+  plan->direct.calls = &troubled;
+  plan->direct.optional = trouble->optional;
+  plan->options.path = SKV_PATH_DIRECT;
+  skv__plan_lay_out(plan);
+  cr_expect_lt(plan->workspace.total, with_banks);
+  skv_status_t status = skv__plan_open_window(plan);
+  cr_expect_eq(status, trouble->outcome, "%s", skv_status_name(status));
+  if (status == SKV_OK) {
+    cr_expect_eq(plan->direct.calls != NULL, trouble->direct);
+    cr_expect_eq(plan->direct.window != NULL, trouble->direct);
+    cr_expect_eq(plan->options.path, trouble->direct ? SKV_PATH_DIRECT : SKV_PATH_MESSAGES);
+    cr_expect_eq(plan->workspace.total == with_banks, !trouble->direct);
+  } else {
+    cr_expect(strstr(skv_context_error(context), "rank 1: no "), "%s", skv_context_error(context));
+  }
+  skv_plan_destroy(plan);
+  cr_expect_null(context->windows);
+  return 0;
+}
+
+Test(direct, all_ranks_have_the_window_or_none) {
+  trouble_t troubles[] = {
+      {.direct = true},
+      {.optional = true, .direct = true},
+      {.optional = true, .reserve = {SKV_OK, SKV_MEMORY, SKV_OK}},
+      {.optional = true, .reserve = {SKV_MEMORY, SKV_MEMORY, SKV_INTERNAL}},
+      {.optional = true, .open = {SKV_OK, SKV_UNSUPPORTED, SKV_OK}},
+      {.optional = true, .open = {SKV_UNSUPPORTED, SKV_UNSUPPORTED, SKV_UNSUPPORTED}},
+      {.optional = true, .open = {SKV_OK, SKV_TIMEOUT, SKV_OK}, .outcome = SKV_TIMEOUT},
+      {.optional = true, .open = {SKV_UNSUPPORTED, SKV_TRANSPORT}, .outcome = SKV_TRANSPORT},
+      {.reserve = {SKV_OK, SKV_MEMORY, SKV_OK}, .outcome = SKV_MEMORY},
+      {.open = {SKV_OK, SKV_UNSUPPORTED, SKV_OK}, .outcome = SKV_UNSUPPORTED}};
+  for (size_t i = 0; i < sizeof troubles / sizeof *troubles; i++) {
+    cr_expect_eq(kit_run_ranks(RANKS, 1, NULL, 0, open_in_trouble, &troubles[i]), 0);
+    cr_expect_eq(troubles[i].held, 0, "trouble %zu", i);
+  }
 }

@@ -239,7 +239,8 @@ static void open_bench(bench_t *b) {
   MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   check_nccl(ncclCommInitRank(&b->comm, ranks, id, rank));
   if (!skv__window_available(b->comm, &error) ||
-      skv__window_open(&b->window, b->comm, 2 * (int64_t)bytes, 20, &error) != SKV_OK)
+      skv__window_reserve(&b->window, b->comm, 2 * (int64_t)bytes, &error) != SKV_OK ||
+      skv__window_open(b->window, 20, &error) != SKV_OK)
     stop("window", error.text);
   /* in the window too: NCCL 2.28 waits for ever where one side of a message is registered memory
    * and the other is not */

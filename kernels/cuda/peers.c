@@ -4,6 +4,7 @@
 
 #if defined(SKV_HAVE_NCCL)
 const skv__peers_t skv__cuda_peers = {.available = skv__window_available,
+                                      .reserve = skv__window_reserve,
                                       .open = skv__window_open,
                                       .close = skv__window_close,
                                       .finishes = skv__reduce_finishes,

@@ -37,6 +37,9 @@ static double now(void) {
 static skv_status_t settle(ncclComm_t comm, ncclResult_t result, double timeout_seconds,
                            const char *call, skv__error_t *error) {
   const double since = now();
+  if (result == ncclInvalidUsage || result == ncclInvalidArgument) /* the communicator goes on */
+    return skv__fail(error, SKV_UNSUPPORTED, "%s: %s (%s)", call, ncclGetErrorString(result),
+                     ncclGetLastError(comm));
   while (result == ncclSuccess || result == ncclInProgress) {
     const struct timespec pause = {0, 20000};
     const ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
@@ -109,14 +112,14 @@ static skv_status_t find(window_t *made, skv__error_t *error) {
   return check(code, "the addresses of a window", error);
 }
 
-static skv_status_t fill(window_t *made, ncclComm_t comm, int64_t bytes, double timeout_seconds,
-                         skv__error_t *error) {
+static skv_status_t reserve(window_t *made, ncclComm_t comm, int64_t bytes, skv__error_t *error) {
+  enum { SECONDS_TO_COUNT = 2 };
   const size_t all = (size_t)bytes + SKV__WINDOW_HEADER;
   made->comm = comm;
   made->known.bytes = bytes;
-  SKV_TRY(settle(comm, ncclCommCount(comm, &made->known.ranks), timeout_seconds, "ncclCommCount",
+  SKV_TRY(settle(comm, ncclCommCount(comm, &made->known.ranks), SECONDS_TO_COUNT, "ncclCommCount",
                  error));
-  SKV_TRY(settle(comm, ncclCommUserRank(comm, &made->known.rank), timeout_seconds,
+  SKV_TRY(settle(comm, ncclCommUserRank(comm, &made->known.rank), SECONDS_TO_COUNT,
                  "ncclCommUserRank", error));
   SKV_TRY(check(cudaHostAlloc((void **)&made->stop, sizeof *made->stop, cudaHostAllocMapped),
                 "a word of the host that devices see", error));
@@ -129,23 +132,16 @@ static skv_status_t fill(window_t *made, ncclComm_t comm, int64_t bytes, double 
   /* before any rank can have met another: registering waits for all of them */
   SKV_TRY(
       check(cudaMemset(made->allocated, 0, SKV__WINDOW_HEADER), "the header of a window", error));
-  SKV_TRY(check(cudaStreamSynchronize(NULL), "the header of a window", error));
-  SKV_TRY(settle(comm,
-                 ncclCommWindowRegister(comm, made->allocated, all, &made->registered,
-                                        NCCL_WIN_COLL_SYMMETRIC),
-                 timeout_seconds, "ncclCommWindowRegister", error));
-  if (!appears(made))
-    return skv__fail(error, SKV_UNSUPPORTED, "NCCL registers no symmetric memory here");
-  return find(made, error);
+  return check(cudaStreamSynchronize(NULL), "the header of a window", error);
 }
 
-skv_status_t skv__window_open(skv__window_t **window, void *native, int64_t bytes,
-                              double timeout_seconds, skv__error_t *error) {
+skv_status_t skv__window_reserve(skv__window_t **window, void *native, int64_t bytes,
+                                 skv__error_t *error) {
   window_t *made = (window_t *)calloc(1, sizeof *made);
   *window = NULL;
   if (!made)
     return skv__fail(error, SKV_MEMORY, "out of memory for a window");
-  skv_status_t status = fill(made, (ncclComm_t)native, bytes, timeout_seconds, error);
+  skv_status_t status = reserve(made, (ncclComm_t)native, bytes, error);
   if (status == SKV_OK)
     *window = &made->known;
   else
@@ -153,10 +149,22 @@ skv_status_t skv__window_open(skv__window_t **window, void *native, int64_t byte
   return status;
 }
 
+skv_status_t skv__window_open(skv__window_t *window, double timeout_seconds, skv__error_t *error) {
+  window_t *made = (window_t *)window;
+  const size_t all = (size_t)window->bytes + SKV__WINDOW_HEADER;
+  SKV_TRY(settle(made->comm,
+                 ncclCommWindowRegister(made->comm, made->allocated, all, &made->registered,
+                                        NCCL_WIN_COLL_SYMMETRIC),
+                 timeout_seconds, "ncclCommWindowRegister", error));
+  if (!appears(made))
+    return skv__fail(error, SKV_UNSUPPORTED, "NCCL registers no symmetric memory here");
+  return find(made, error);
+}
+
 void skv__window_close(skv__window_t *window) {
   window_t *made = (window_t *)window;
   const bool whole = !made->stop || !*made->stop;
-  skv__error_t ignored;
+  skv__error_t ignored = {};
   if (whole && made->registered)
     settle(made->comm, ncclCommWindowDeregister(made->comm, made->registered), SECONDS_TO_CLOSE,
            "ncclCommWindowDeregister", &ignored);
@@ -175,11 +183,16 @@ bool skv__window_available(void *native, skv__error_t *error) {
   return false;
 }
 
-skv_status_t skv__window_open(skv__window_t **window, void *native, int64_t bytes,
-                              double timeout_seconds, skv__error_t *error) {
-  (void)bytes, (void)timeout_seconds;
+skv_status_t skv__window_reserve(skv__window_t **window, void *native, int64_t bytes,
+                                 skv__error_t *error) {
+  (void)bytes;
   *window = NULL;
   skv__window_available(native, error);
+  return SKV_UNSUPPORTED;
+}
+
+skv_status_t skv__window_open(skv__window_t *window, double timeout_seconds, skv__error_t *error) {
+  (void)window, (void)timeout_seconds, (void)error;
   return SKV_UNSUPPORTED;
 }
 

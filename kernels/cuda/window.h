@@ -15,8 +15,9 @@ extern "C" {
 
 /* As in skv__peers_t; `native` is an ncclComm_t. */
 bool skv__window_available(void *native, skv__error_t *error);
-skv_status_t skv__window_open(skv__window_t **window, void *native, int64_t bytes,
-                              double timeout_seconds, skv__error_t *error);
+skv_status_t skv__window_reserve(skv__window_t **window, void *native, int64_t bytes,
+                                 skv__error_t *error);
+skv_status_t skv__window_open(skv__window_t *window, double timeout_seconds, skv__error_t *error);
 void skv__window_close(skv__window_t *window);
 
 #ifdef __cplusplus

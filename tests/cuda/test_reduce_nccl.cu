@@ -55,7 +55,8 @@ int main(int argc, char **argv) {
     printf("skipped: %s\n", error.text);
     leave(77);
   }
-  if (skv__window_open(&w.window[rank], comm, (int64_t)WINDOW_BYTES, 20, &error) != SKV_OK) {
+  if (skv__window_reserve(&w.window[rank], comm, (int64_t)WINDOW_BYTES, &error) != SKV_OK ||
+      skv__window_open(w.window[rank], 20, &error) != SKV_OK) {
     printf("FAIL rank %d: %s\n", rank, error.text);
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
