@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "comm/wait.h"
@@ -23,15 +24,22 @@ int skv__nccl_version(void) {
   return version;
 }
 
+/* NCCL has no code for want of memory: it says last what CUDA said, or how many bytes it wanted. */
+static skv_status_t status_of(const char *said) {
+  bool memory = strstr(said, "out of memory") || strstr(said, "Failed to CUDA");
+  return memory ? SKV_MEMORY : SKV_TRANSPORT;
+}
+
 static skv_status_t failed(const nccl_t *nccl, ncclResult_t code, const char *doing,
                            skv__error_t *error) {
+  const char *said = ncclGetLastError(nccl->comm);
   size_t free_bytes = 0, all_bytes = 0;
-  cudaMemGetInfo(&free_bytes, &all_bytes); /* what NCCL reports may be for want of memory */
+  cudaMemGetInfo(&free_bytes, &all_bytes);
   cudaGetLastError();
-  return skv__fail(error, SKV_TRANSPORT,
+  return skv__fail(error, status_of(said),
                    "rank %d: %s: NCCL says %s: %s (%zu of %zu bytes of GPU memory are free)",
-                   (int)nccl->control->rank, doing, ncclGetErrorString(code),
-                   nccl->comm ? ncclGetLastError(nccl->comm) : "", free_bytes, all_bytes);
+                   (int)nccl->control->rank, doing, ncclGetErrorString(code), said, free_bytes,
+                   all_bytes);
 }
 
 /* ---- waiting ---- */

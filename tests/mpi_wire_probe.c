@@ -256,6 +256,22 @@ static skv_status_t finished(void *stream, bool *yes, skv__error_t *error) {
              ? SKV_OK
              : skv__fail(error, SKV_INTERNAL, "stream: %s", cudaGetErrorString(code));
 }
+/* In phase "full": the memory of the GPU, but for ARGUMENT bytes, is taken. */
+static void take_memory(const probe_t *probe) {
+  size_t free_bytes = 0, all_bytes, left = (size_t)atoll(probe->argument);
+  void *memory;
+  if (!probe->phase || strcmp(probe->phase, "full") != 0)
+    return;
+  cudaMemGetInfo(&free_bytes, &all_bytes);
+  /* The last pages are hard to come by at once. */
+  for (size_t step = free_bytes; step >= 1 << 20 && free_bytes > left;) {
+    if (step + left > free_bytes || cudaMalloc(&memory, step) != cudaSuccess)
+      step /= 2;
+    cudaMemGetInfo(&free_bytes, &all_bytes);
+  }
+  cudaGetLastError();
+}
+
 /* All that skv_wait asks of a kernel. */
 static const skv__streams_t streams = {.finished = finished};
 static const skv__kernel_t kernel = {.backend = SKV_BACKEND_CUDA, .streams = &streams};
@@ -271,6 +287,7 @@ static skv_status_t open_wire(probe_t *probe, const char *kind) {
   context->kernel = &kernel;
   cudaStreamCreateWithFlags(&probe->stream, cudaStreamNonBlocking);
   lose_in(probe, "open");
+  take_memory(probe);
   skv_status_t status = SKV_INVALID;
   if (!strcmp(kind, "staged"))
     status = skv__comm_create_staged(&context->wire, context->comm, &context->error);

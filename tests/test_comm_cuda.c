@@ -48,6 +48,11 @@ Test(comm_cuda, one_gpu_is_not_for_two_ranks) {
   expect(5, "20 nccl nothing", SKV_INVALID, " have the same GPU (");
 }
 
+Test(comm_cuda, memory_that_nccl_lacks_is_told) {
+  need(1, true);
+  expect(1, "20 nccl nothing 0 full", SKV_MEMORY, "bytes of GPU memory are free");
+}
+
 Test(comm_cuda, through_nccl) {
   need(2, true);
   expect(2, "20 nccl sizes", SKV_OK, "");
