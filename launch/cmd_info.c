@@ -19,13 +19,7 @@
 #include "comm/comm_nccl.h"
 #endif
 
-enum { TEXT_BYTES = 512 };
-
-/* What a rank tells about itself. */
-typedef struct told {
-  uint64_t gpu_name; /* 0: it uses none */
-  char text[480];    /* its GPU and its binding */
-} told_t;
+enum { TEXT_BYTES = 512, BINDING_BYTES = sizeof((skv__binding_t){0}.text) };
 
 typedef struct info {
   char mpi[TEXT_BYTES], kernels[TEXT_BYTES], models[TEXT_BYTES];
@@ -33,7 +27,7 @@ typedef struct info {
   skv__adapters_t adapters;
   skv__gpu_map_t map;
   uint64_t order_id;
-  const told_t *ranks; /* of the session */
+  const char (*bindings)[BINDING_BYTES]; /* of the session's ranks */
   char sharing[TEXT_BYTES];
 } info_t;
 
@@ -58,30 +52,6 @@ static void describe_kernels(char text[TEXT_BYTES], const char *used) {
                                                   : "");
 }
 
-/* GPUs of the ranks, in their order; what that makes of the host is said once. */
-static void describe_sharing(info_t *info, int32_t ranks) {
-  uint64_t *names = calloc((size_t)ranks, sizeof *names);
-  info->sharing[0] = '\0';
-  for (int32_t rank = 0; names && rank < ranks; ++rank)
-    names[rank] = info->ranks[rank].gpu_name;
-  if (names)
-    skv__place_sharing(names, ranks, info->sharing, sizeof info->sharing);
-  free(names);
-}
-
-/* This rank's GPU, if the session is for GPUs, and its cores. */
-static void tell(told_t *mine, const skv__session_t *session, const skv__gpu_map_t *map) {
-  int32_t gpu = session->context->kernel->backend == SKV_BACKEND_CUDA
-                    ? skv__place_gpu(session->local_rank, session->local_ranks, map->count)
-                    : SKV__NO_GPU;
-  mine->gpu_name = skv__gpu_name(map, gpu);
-  if (gpu == SKV__NO_GPU)
-    snprintf(mine->text, sizeof mine->text, "%s", session->binding.text);
-  else
-    snprintf(mine->text, sizeof mine->text, "GPU %d (PCI %s), %s", (int)gpu, map->each[gpu].bus_id,
-             session->binding.text);
-}
-
 static void collect(info_t *info, const skv__session_t *session) {
   skv_problem_t problem;
   skv_problem_init(&problem, sizeof problem, 32, 8, 128);
@@ -92,7 +62,17 @@ static void collect(info_t *info, const skv__session_t *session) {
   skv__adapters(&info->adapters);
   describe_mpi(info->mpi);
   describe_kernels(info->kernels, skv_context_kernel(session->context));
-  describe_sharing(info, session->ranks);
+  skv__stations_sharing(session->stations, session->ranks, info->sharing, sizeof info->sharing);
+}
+
+/* A rank's GPU, if the session is for GPUs, and its cores. */
+static void describe_rank(const info_t *info, const skv__session_t *session, int32_t rank,
+                          char text[TEXT_BYTES]) {
+  const skv__station_t *station = &session->stations[rank];
+  char gpu[64] = "";
+  if (station->number != SKV__NO_GPU)
+    snprintf(gpu, sizeof gpu, "GPU %d (PCI %.19s), ", (int)station->number, station->bus_id);
+  snprintf(text, TEXT_BYTES, "%s%s", gpu, info->bindings[rank]);
 }
 
 static void describe_nccl(char *text, size_t text_bytes) {
@@ -139,8 +119,11 @@ static void print_text(const info_t *info, const skv__session_t *session) {
          (int)info->host.packages, info->host.packages == 1 ? "" : "s", (int)info->host.numa_nodes,
          info->host.numa_nodes == 1 ? "" : "s", (int)info->host.cores, (int)info->host.cpus);
   print_gpus(info);
-  for (int32_t rank = 0; rank < session->ranks; ++rank)
-    printf("rank %-5d %s\n", (int)rank, info->ranks[rank].text);
+  for (int32_t rank = 0; rank < session->ranks; ++rank) {
+    char text[TEXT_BYTES];
+    describe_rank(info, session, rank, text);
+    printf("rank %-5d %s\n", (int)rank, text);
+  }
   printf("transport  %s\n", skv__transport_word(session->chosen.transport));
   if (info->sharing[0])
     printf("note       %s\n", info->sharing);
@@ -193,8 +176,11 @@ static int print_json(const info_t *info, const skv__session_t *session) {
   cJSON_AddNumberToObject(object, "cores", info->host.cores);
   cJSON_AddNumberToObject(object, "cpus", info->host.cpus);
   cJSON *ranks = cJSON_AddArrayToObject(object, "ranks");
-  for (int32_t rank = 0; rank < session->ranks; ++rank)
-    cJSON_AddItemToArray(ranks, cJSON_CreateString(info->ranks[rank].text));
+  for (int32_t rank = 0; rank < session->ranks; ++rank) {
+    char text[TEXT_BYTES];
+    describe_rank(info, session, rank, text);
+    cJSON_AddItemToArray(ranks, cJSON_CreateString(text));
+  }
   cJSON_AddStringToObject(object, "transport", skv__transport_word(session->chosen.transport));
   cJSON_AddStringToObject(object, "sharing", info->sharing);
   return skv__print_json(object);
@@ -202,20 +188,19 @@ static int print_json(const info_t *info, const skv__session_t *session) {
 
 static int show(skv__session_t *session, bool json) {
   info_t info = {0};
-  told_t mine = {0}, *all = calloc((size_t)session->ranks, sizeof *all);
+  char(*all)[BINDING_BYTES] = calloc((size_t)session->ranks, sizeof *all);
   skv__error_t error = {0};
   int code = SKV__EXIT_OK;
   if (!all)
     skv__fail(&error, SKV_MEMORY, "no memory to collect the bindings");
   skv__gpu_map(&info.map);
-  tell(&mine, session, &info.map);
   if (skv__session_agree(session, NULL, 0, &error) != SKV_OK) {
     code = skv__session_complain(session, &error, false);
-  } else if (skv__comm_gather(session->context->comm, &mine, sizeof mine, all, "bindings") !=
-             SKV_OK) {
+  } else if (skv__comm_gather(session->context->comm, session->binding.text, sizeof *all, all,
+                              "bindings") != SKV_OK) {
     code = skv__session_complain(session, &session->context->error, false);
   } else if (skv__session_speaks(session)) {
-    info.ranks = all;
+    info.bindings = all;
     collect(&info, session);
     if (json)
       code = print_json(&info, session);

@@ -4,8 +4,6 @@
 #include <hwloc.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 static void append(char *text, size_t text_bytes, const char *more) {
   size_t used = strlen(text);
@@ -46,16 +44,6 @@ void skv__gpu_place_text(const skv__gpu_place_t *place, char *text, size_t text_
   }
   if (!place->peers)
     append(text, text_bytes, ", no peers");
-}
-
-uint64_t skv__gpu_name(const skv__gpu_map_t *map, int32_t gpu) {
-  char name[320] = "";
-  if (gpu < 0 || gpu >= map->count)
-    return 0;
-  gethostname(name, sizeof name - sizeof map->each->bus_id - 1);
-  append(name, sizeof name, map->each[gpu].bus_id);
-  uint64_t digest = XXH64(name, strlen(name), 0);
-  return digest ? digest : 1;
 }
 
 #ifdef SKV_HAVE_CUDA

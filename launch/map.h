@@ -23,7 +23,5 @@ typedef struct skv__gpu_map {
 void skv__gpu_map(skv__gpu_map_t *map);
 /* "PCI 0000:1b:00.0, NUMA node 0 (CPUs 0-31), NVLink to GPUs 1, 2 and 3" */
 void skv__gpu_place_text(const skv__gpu_place_t *place, char *text, size_t text_bytes);
-/* A number for this GPU that no other GPU of any host has; 0 for none. */
-uint64_t skv__gpu_name(const skv__gpu_map_t *map, int32_t gpu);
 
 #endif

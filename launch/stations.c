@@ -2,6 +2,7 @@
 #include "launch/stations.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "launch/place.h"
@@ -170,19 +171,24 @@ skv_status_t skv__stations_fit(const skv__station_t *stations, const skv__gpu_ne
 /* ---- for reports ---- */
 
 /* Ranks of a GPU get the number of the first of them. */
-static void name_gpus(const skv__station_t *stations, int32_t ranks, uint64_t *names) {
-  for (int32_t rank = 0; rank < ranks; ++rank) {
+void skv__stations_sharing(const skv__station_t *stations, int32_t ranks, char *text,
+                           size_t text_bytes) {
+  uint64_t *names = calloc((size_t)ranks, sizeof *names);
+  text[0] = '\0';
+  for (int32_t rank = 0; names && rank < ranks; ++rank) {
     int32_t first = 0;
     while (first < rank && !skv__same_gpu(&stations[first], &stations[rank]))
       ++first;
     names[rank] = (uint64_t)first + 1;
   }
+  if (names)
+    skv__place_sharing(names, ranks, text, text_bytes);
+  free(names);
 }
 
 void skv__stations_text(const skv__station_t *stations, int32_t ranks, char *text,
                         size_t text_bytes) {
   enum { TOLD_MOST = 8 };
-  uint64_t names[TOLD_MOST];
   char sharing[256];
   int32_t told = ranks < TOLD_MOST ? ranks : TOLD_MOST;
   size_t used = 0;
@@ -196,8 +202,7 @@ void skv__stations_text(const skv__station_t *stations, int32_t ranks, char *tex
     used += (size_t)snprintf(text + used, text_bytes - used, "%srank %d: %s", rank ? "; " : "",
                              (int)rank, gpu);
   }
-  name_gpus(stations, told, names);
-  skv__place_sharing(names, told, sharing, sizeof sharing);
+  skv__stations_sharing(stations, told, sharing, sizeof sharing);
   if (used < text_bytes)
     snprintf(text + used, text_bytes - used, "%s, %s%s%s", told < ranks ? "; ..." : "",
              stations[0].gpu, sharing[0] ? "; " : "", sharing);

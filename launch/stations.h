@@ -55,6 +55,9 @@ void skv__station_text(const skv__station_t *station, bool of_host, char *text, 
  * on CPUs. */
 void skv__stations_text(const skv__station_t *stations, int32_t ranks, char *text,
                         size_t text_bytes);
+/* "ranks 0 and 1 share a GPU; ...", or "". */
+void skv__stations_sharing(const skv__station_t *stations, int32_t ranks, char *text,
+                           size_t text_bytes);
 const char *skv__transport_word(skv__transport_choice_t transport);
 
 #endif

@@ -23,14 +23,3 @@ Test(map, text) {
   skv__gpu_place_text(&place, text, sizeof text);
   cr_assert(strlen(text) == sizeof text - 1); /* cut, not overrun */
 }
-
-Test(map, a_gpu_has_one_name_and_no_two_have_the_same) {
-  skv__gpu_map_t map = {.count = 3};
-  for (int gpu = 0; gpu < 3; ++gpu)
-    snprintf(map.each[gpu].bus_id, sizeof map.each->bus_id, "0000:%02x:00.0", gpu);
-  cr_assert(skv__gpu_name(&map, 0) == skv__gpu_name(&map, 0));
-  for (int gpu = 0; gpu < 3; ++gpu)
-    cr_assert(skv__gpu_name(&map, gpu) != 0 &&
-              skv__gpu_name(&map, gpu) != skv__gpu_name(&map, (gpu + 1) % 3));
-  cr_assert(skv__gpu_name(&map, 3) == 0 && skv__gpu_name(&map, SKV__NO_GPU) == 0);
-}
