@@ -49,8 +49,8 @@ typedef struct skv__streams {
                         skv__error_t *error);
   /* Whether all that was given to `stream` is done, or what went wrong there. Never waits. */
   skv_status_t (*finished)(void *stream, bool *yes, skv__error_t *error);
-  /* Or NULL, both. The second is for after a wait: seconds of the parts that compute, and from the
-   * first of them until all was over; zeros where nothing was measured, as in a captured graph. */
+  /* Or NULL, both. The second is for after a wait: seconds of the parts that compute, and of the
+   * whole execute; zeros where nothing was measured, as in a captured graph. */
   skv_status_t (*tick)(void *resources, skv__tick_t tick, void *stream, skv__error_t *error);
   void (*times)(void *resources, double *computed, double *total);
 } skv__streams_t;

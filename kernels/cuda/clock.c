@@ -2,7 +2,9 @@
 #include "kernels/cuda/clock.h"
 
 cudaError_t skv__clock_open(skv__clock_t *clock) {
-  cudaError_t code = cudaEventCreate(&clock->over);
+  cudaError_t code = cudaEventCreate(&clock->start);
+  if (code == cudaSuccess)
+    code = cudaEventCreate(&clock->over);
   for (int i = 0; code == cudaSuccess && i < SKV__CLOCK_INTERVALS; ++i) {
     code = cudaEventCreate(&clock->begin[i]);
     if (code == cudaSuccess)
@@ -21,6 +23,7 @@ void skv__clock_close(skv__clock_t *clock) {
     destroy(clock->begin[i]);
     destroy(clock->end[i]);
   }
+  destroy(clock->start);
   destroy(clock->over);
 }
 
@@ -28,7 +31,7 @@ cudaError_t skv__clock_tick(skv__clock_t *clock, skv__tick_t tick, cudaStream_t 
   switch (tick) {
   case SKV__TICK_START:
     clock->intervals = 0;
-    break;
+    return cudaEventRecord(clock->start, stream);
   case SKV__TICK_BEGIN:
     if (clock->intervals < SKV__CLOCK_INTERVALS)
       return cudaEventRecord(clock->begin[clock->intervals++], stream);
@@ -55,5 +58,5 @@ void skv__clock_read(const skv__clock_t *clock, double *computed, double *total)
   for (int32_t i = 0; i < clock->intervals; ++i)
     *computed += between(clock->begin[i], clock->end[i]);
   if (clock->intervals)
-    *total = between(clock->begin[0], clock->over);
+    *total = between(clock->start, clock->over);
 }

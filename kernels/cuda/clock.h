@@ -11,15 +11,15 @@
 enum { SKV__CLOCK_INTERVALS = 64 };
 
 typedef struct skv__clock {
-  cudaEvent_t begin[SKV__CLOCK_INTERVALS], end[SKV__CLOCK_INTERVALS], over;
+  cudaEvent_t start, begin[SKV__CLOCK_INTERVALS], end[SKV__CLOCK_INTERVALS], over;
   int32_t intervals; /* begun in this execute */
 } skv__clock_t;
 
 cudaError_t skv__clock_open(skv__clock_t *clock);
 void skv__clock_close(skv__clock_t *clock);
 cudaError_t skv__clock_tick(skv__clock_t *clock, skv__tick_t tick, cudaStream_t stream);
-/* After a wait for the stream: seconds between begins and their ends, and from the first begin to
- * when all was over. Zeros where nothing was measured, or a graph took it. */
+/* After a wait for the stream: seconds between begins and their ends, and of the whole execute.
+ * Zeros where nothing was measured, or a graph took it. */
 void skv__clock_read(const skv__clock_t *clock, double *computed, double *total);
 
 #endif
