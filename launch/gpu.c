@@ -50,8 +50,9 @@ void skv__gpu_take(skv__station_t *station, int32_t local_rank, int32_t local_ra
   skv__gpu_map_t map;
   skv__gpu_map(&map);
   int32_t number = skv__place_gpu(local_rank, local_ranks, map.count);
-  if (number != SKV__NO_GPU && cudaSetDevice(number) == cudaSuccess &&
-      cudaGetDeviceProperties(&properties, number) == cudaSuccess) {
+  cudaError_t code = number == SKV__NO_GPU ? cudaErrorNoDevice : cudaSetDevice(number);
+  station->full = code == cudaErrorMemoryAllocation;
+  if (code == cudaSuccess && cudaGetDeviceProperties(&properties, number) == cudaSuccess) {
     station->number = number;
     station->numa = map.each[number].numa;
     snprintf(station->bus_id, sizeof station->bus_id, "%.19s", map.each[number].bus_id);

@@ -42,6 +42,11 @@ static skv_status_t check_gpus(const skv__station_t *stations, int32_t ranks, bo
   int32_t without = -1;
   *some = false;
   for (int32_t rank = ranks - 1; rank >= 0; --rank) {
+    if (stations[rank].full)
+      return skv__fail(error, SKV_MEMORY,
+                       "rank %d, on host %.63s: its GPU has no memory left to begin with: another "
+                       "program has it, see nvidia-smi",
+                       (int)rank, stations[rank].host);
     if (stations[rank].number == SKV__NO_GPU)
       without = rank;
     else

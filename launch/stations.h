@@ -22,6 +22,7 @@ typedef struct skv__station {
   char bus_id[20];    /* "0000:1b:00.0" */
   uint8_t unique[16]; /* no other GPU of any host has it */
   int32_t number;     /* of the GPU among those that the rank sees; SKV__NO_GPU */
+  int32_t full;       /* it sees one, which has no memory left for it */
   int32_t numa;       /* the node near it, or SKV__NO_NUMA */
   int32_t wants_cuda; /* its --backend */
   int32_t transport;  /* its --transport, a skv__transport_choice_t */

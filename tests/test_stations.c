@@ -93,6 +93,18 @@ Test(stations, nccl_is_refused_where_it_cannot_work) {
   cr_expect(strstr(error.text, "--backend cuda"), "%s", error.text);
 }
 
+Test(stations, a_gpu_without_memory_is_told_as_such) {
+  skv__station_t stations[RANKS];
+  skv__transport_chosen_t chosen;
+  skv__error_t error;
+  stand(stations, RANKS, 1, SKV__TRANSPORT_AUTO);
+  stations[2].number = SKV__NO_GPU;
+  stations[2].full = 1;
+  cr_expect_eq(decide(stations, RANKS, true, &chosen, &error), SKV_MEMORY);
+  cr_expect(strstr(error.text, "rank 2, on host node1: its GPU has no memory left"), "%s",
+            error.text);
+}
+
 Test(stations, all_compute_on_gpus_or_none) {
   skv__station_t stations[RANKS];
   skv__transport_chosen_t chosen;
