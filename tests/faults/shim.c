@@ -276,6 +276,9 @@ HOOK_MPI(MPI_Irecv,
          (void *data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
           MPI_Request *request),
          (data, count, type, peer, tag, comm, request), tag)
+HOOK_MPI(MPI_Imrecv,
+         (void *data, int count, MPI_Datatype type, MPI_Message *message, MPI_Request *request),
+         (data, count, type, message, request), NO_TAG)
 HOOK_MPI(MPI_Test, (MPI_Request * request, int *done, MPI_Status *status), (request, done, status),
          NO_TAG)
 HOOK_MPI(MPI_Finalize, (void), (), NO_TAG)
