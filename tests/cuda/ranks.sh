@@ -99,7 +99,7 @@ replayed() { # RANKS TRANSPORT
 }
 
 alone
-check "verify, staged" 5 mpi verify
+check "verify, staged" 3 mpi verify
 ways 3 mpi
 ways 8 mpi
 repeats 5 mpi MPI_Isend 2000
