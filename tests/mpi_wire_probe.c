@@ -256,14 +256,11 @@ static skv_status_t finished(void *stream, bool *yes, skv__error_t *error) {
              ? SKV_OK
              : skv__fail(error, SKV_INTERNAL, "stream: %s", cudaGetErrorString(code));
 }
-/* In phase "full": the memory of the GPU, but for ARGUMENT bytes, is taken. */
-static void take_memory(const probe_t *probe) {
-  size_t free_bytes = 0, all_bytes, left = (size_t)atoll(probe->argument);
+/* The memory of the GPU, but for so many bytes. The last pages are hard to come by at once. */
+static void take_memory(size_t left) {
+  size_t free_bytes = 0, all_bytes;
   void *memory;
-  if (!probe->phase || strcmp(probe->phase, "full") != 0)
-    return;
   cudaMemGetInfo(&free_bytes, &all_bytes);
-  /* The last pages are hard to come by at once. */
   for (size_t step = free_bytes; step >= 1 << 20 && free_bytes > left;) {
     if (step + left > free_bytes || cudaMalloc(&memory, step) != cudaSuccess)
       step /= 2;
@@ -287,7 +284,8 @@ static skv_status_t open_wire(probe_t *probe, const char *kind) {
   context->kernel = &kernel;
   cudaStreamCreateWithFlags(&probe->stream, cudaStreamNonBlocking);
   lose_in(probe, "open");
-  take_memory(probe);
+  if (probe->phase && !strcmp(probe->phase, "full"))
+    take_memory((size_t)atoll(probe->argument));
   skv_status_t status = SKV_INVALID;
   if (!strcmp(kind, "staged"))
     status = skv__comm_create_staged(&context->wire, context->comm, &context->error);
@@ -309,13 +307,9 @@ static void *lose_later(void *user) {
   return NULL;
 }
 
-/* Takes the memory of GPU 0 but for `left` bytes, until somebody ends it. */
+/* Holds the memory of GPU 0, but for `left` bytes, until somebody ends it. */
 static int hog(size_t left) {
-  size_t free_bytes = 0, all_bytes;
-  void *memory;
-  cudaMemGetInfo(&free_bytes, &all_bytes);
-  if (free_bytes <= left || cudaMalloc(&memory, free_bytes - left) != cudaSuccess)
-    return 1;
+  take_memory(left);
   printf("%zu bytes left\n", left);
   fflush(stdout);
   return (int)sleep(100);
