@@ -27,9 +27,13 @@ StateSaveLocation=$work/state
 SlurmdSpoolDir=$work/spool
 SlurmctldPidFile=$work/slurmctld.pid
 SlurmdPidFile=$work/slurmd.pid
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+SelectType=select/cons_tres
+GresTypes=gpu
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) Gres=gpu:2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES
 END
+# Two GPUs that are none: Slurm hands them out.
+printf 'Name=gpu File=/dev/%s\n' null zero >"$work/gres.conf"
 for daemon in slurmctld slurmd; do
   $daemon -D >"$work/$daemon.log" 2>&1 &
   daemons+=($!)
@@ -55,6 +59,15 @@ run "${ranks[@]}" "$work/splitkv" prefill "${job[@]}"
 expect_code 0
 expect_text "on 3 ranks"
 for name in o.npy lse.npy; do cmp "$out/$name" "$work/healthy/$name" || failed "other bits"; done
+check_ending
+
+# As the README starts a job on GPUs: each rank of a node sees all of its GPUs, and takes its own.
+label="the options of the README"
+recipe=(srun --mpi=pmix --overcommit --nodes 1 --ntasks-per-node 2 --gpus-per-node 2 --cpu-bind=none)
+run "${recipe[@]}" sh -c "echo \"sees \$CUDA_VISIBLE_DEVICES\"; exec '$work/splitkv' info"
+expect_code 0
+[ "$(grep -c '^sees 0,1$' "$work/said")" = 2 ] || failed "other GPUs are seen" "$work/said"
+expect_text '^rank 1 '
 check_ending
 
 label="no PMI"
