@@ -1,7 +1,7 @@
 #!/bin/bash
 # tune: figures that choose paths and change no bit, on which ranks agree.
 source "$(dirname "$0")/lib.sh"
-seeded="prefill --shape 2,2,32 --tokens 700 --leaf 64 --block 64"
+seeded="prefill --shape 2,2,32 --tokens 700 --queries 16 --leaf 64 --block 64"
 
 expect 0 "" "$splitkv" tune --quick --out one.json
 expect 0 "" mpi 3 tune --quick --out three.json
@@ -11,7 +11,7 @@ expect 7 "No such file" mpi 2 tune --quick --out nowhere/tune.json
 
 expect 0 "" mpi 3 $seeded
 bits=$(bits_of)
-# Links that are fast beside slow ones choose otherwise than typical figures would.
+# Slow links choose what moves few bytes (states, of few queries), late ones what moves few messages.
 sed 's/"bytes_per_second":.*/"bytes_per_second": 1e3,/' three.json >slow.json
 sed -e 's/"bytes_per_second":.*/"bytes_per_second": 1e15,/' -e 's/"\(round\|message\)_seconds":.*/"\1_seconds": 1,/' \
   three.json >late.json

@@ -98,18 +98,30 @@ replayed() { # RANKS TRANSPORT
   ! "$splitkv" replay log >out 2>&1 || fail "a state was changed, and replay did not see it"
 }
 
+# Figures of these ranks choose a path, and change no bit.
+tuned() { # RANKS TRANSPORT
+  local line
+  read -r line < <(cases)
+  mpi "$@" tune --quick --out figures.json >out 2>&1 || fail "tune, $2: $(grep splitkv: out)"
+  # shellcheck disable=SC2086
+  bits "tuned, $2" "$(head -n 1 alone)" "$@" ${line#*: } --tuned figures.json
+  echo "tuned, $2: $(grep '^plan ' out)"
+}
+
 alone
 check "verify, staged" 3 mpi verify
 ways 3 mpi
 ways 8 mpi
 repeats 5 mpi MPI_Isend 2000
 replayed 2 mpi
+tuned 2 mpi
 if [ "$gpus" -gt 1 ] && "$splitkv" info | grep -q '^NCCL *[0-9]'; then
   check "verify, NCCL" 2 nccl verify
   ways 2 nccl
   repeats 2 nccl ncclGroupEnd 2000
   repeats 2 nccl clock_gettime 300 # between any two steps of an execute
   replayed 2 nccl
+  tuned 2 nccl
   mpi $((gpus + 1)) nccl info >out 2>&1 && fail "NCCL with more ranks than GPUs"
   grep -q 'ranks 0 and 1 share GPU' out || fail "who shares a GPU is not said: $(cat out)"
 else
