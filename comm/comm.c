@@ -52,6 +52,8 @@ static void let_go(skv__comm_t *comm) {
 void skv__comm_break(skv__comm_t *comm) {
   bool first = !comm->broken;
   comm->broken = true;
+  if (first && comm->lost)
+    comm->lost(comm->lost_user);
   let_go(comm);
   if (first && comm->transport->abandon)
     comm->transport->abandon(comm->impl);

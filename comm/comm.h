@@ -86,7 +86,9 @@ struct skv__comm {
   size_t piece_bytes; /* transport->piece_bytes; tests lower it */
   bool broken;        /* a wait failed */
   bool settles; /* a group's end waits until its messages have moved, if only a stream knows */
-  skv__error_t *error; /* the context's, borrowed */
+  skv__error_t *error;      /* the context's, borrowed */
+  void (*lost)(void *user); /* or NULL: told first when the comm breaks */
+  void *lost_user;
   /* the comm's own */
   skv__request_t *first, *last; /* active requests, oldest first */
   size_t unstarted;             /* how many of them have pieces not started yet */

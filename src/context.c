@@ -53,6 +53,11 @@ static uint64_t version_number(void) {
   return number;
 }
 
+void skv__context_stop(void *context) {
+  for (skv__window_t *window = ((skv_context_t *)context)->windows; window; window = window->next)
+    *window->stop = 1;
+}
+
 /* All ranks open their wires, or none goes on. */
 static skv_status_t open_wire(skv_context_t *context, skv__wire_opener_t open) {
   skv__error_t mine = {0};
@@ -90,6 +95,10 @@ skv_status_t skv__context_create(skv_context_t **context, skv__comm_opener_t ope
   status = skv__comm_agree(made->comm, facts, sizeof facts / sizeof *facts, status, mine.text);
   if (status == SKV_OK)
     status = open_wire(made, device_wire);
+  if (status == SKV_OK) {
+    made->wire->lost = skv__context_stop;
+    made->wire->lost_user = made;
+  }
   made->agreed = status == SKV_OK;
   return status;
 }

@@ -20,11 +20,9 @@ struct skv_context {
   skv__window_t *windows; /* of its plans, borrowed */
 };
 
-/* Other ranks are lost: kernels that wait for them in a window are to end. */
-static inline void skv__context_stop(skv_context_t *context) {
-  for (skv__window_t *window = context->windows; window; window = window->next)
-    *window->stop = 1;
-}
+/* Other ranks are lost: kernels that wait for them in a window are to end. A wire that breaks calls
+ * it, before NCCL waits for what runs on the device. */
+void skv__context_stop(void *context);
 
 /* Opens the comm of a context: called with the context's error, the timeout and `argument`. */
 typedef skv_status_t (*skv__comm_opener_t)(skv__comm_t **comm, double timeout_seconds,

@@ -37,10 +37,8 @@ skv_status_t skv__context_wait(skv_context_t *context, void *stream, bool counte
     return context->error.status != SKV_OK ? context->error.status : SKV_TRANSPORT;
   skv_status_t status = wire->transport->fault ? wait_together(context, stream, counted)
                                                : wait_alone(context, stream);
-  if (status != SKV_OK) {
-    skv__context_stop(context); /* before NCCL waits for what runs on the device */
+  if (status != SKV_OK)
     skv__comm_break(wire);
-  }
   return status;
 }
 

@@ -75,6 +75,17 @@ Test(context, shorter_options_are_taken) {
   skv_context_destroy(context);
 }
 
+Test(context, kernels_in_windows_are_told_when_ranks_are_lost) {
+  skv_context_t *context = NULL;
+  volatile uint32_t stop[2] = {0, 0};
+  skv__window_t second = {.stop = &stop[1]}, first = {.stop = &stop[0], .next = &second};
+  cr_assert_eq(skv_context_create(&context, NULL), SKV_OK);
+  context->windows = &first;
+  skv__comm_break(context->wire);
+  cr_expect(stop[0] && stop[1]);
+  skv_context_destroy(context);
+}
+
 static int body(int32_t rank, skv_context_t *context, void *user) {
   int64_t *seen = user;
   seen[rank] = skv_context_rank(context) + 100 * skv_context_ranks(context);
