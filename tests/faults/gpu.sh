@@ -114,23 +114,30 @@ staged_leave() {
   strike 3 kill 1 after:MPI_Finalize -1 "${job[@]}"
 }
 
-# Another program has the GPU's memory, all but a little.
-part_memory() {
+# with_hog LEFT COMMAND...: another program has the memory of a GPU, all but so many bytes.
+with_hog() {
   local hog ms probe=${SKV_PROBE:-$(dirname "$splitkv")/tests/mpi_wire_probe}
-  label="little memory"
-  CUDA_VISIBLE_DEVICES=$((gpus > 1)) "$probe" 0 - hog 3000000000 >"$work/hog" 2>&1 &
+  CUDA_VISIBLE_DEVICES=$((gpus > 1)) "$probe" 0 - hog "$1" >"$work/hog" 2>&1 &
   hog=$!
   for ((ms = 0; ms < 10000; ms += 100)); do
     if grep -q left "$work/hog"; then break; fi
     sleep 0.1
   done
-  run "${launcher[@]}" -np 2 "$work/splitkv" prefill --backend cuda --transport "${job[-1]}" \
-    --shape "16,4,128" --tokens 1M --dtype bf16 --timeout "$timeout"
+  run "${@:2}"
   kill $hog
   expect_code 6
-  expect_text 'rank [01] .*needs [0-9]+ bytes .*but [0-9]+ bytes .*are free'
   expect_one_message
   check_ending
+}
+
+part_memory() {
+  label="little memory"
+  with_hog 3000000000 "${launcher[@]}" -np 2 "$work/splitkv" prefill --backend cuda \
+    --transport "${job[-1]}" --shape "16,4,128" --tokens 1M --dtype bf16 --timeout "$timeout"
+  expect_text 'rank [01] .*needs [0-9]+ bytes .*but [0-9]+ bytes .*are free'
+  label="no memory"
+  with_hog 1000000 "${launcher[@]}" -np 2 "$work/splitkv" "${job[@]}"
+  expect_text 'rank [01], on host .*: its GPU has no memory left'
 }
 
 for part in $parts; do
