@@ -255,7 +255,6 @@ SKV_DEVICE void score_warp(decode_shared<Shape> *s, const decode_params_t &p, ui
       barrier_wait(&s->k_empty[k.place], k.parity ^ 1);
       barrier_wait(&s->k_full[k.place], k.parity);
       multiply_keys<Shape>(scores, q, s->k[k.place]);
-      arrive_once(&s->k_empty[k.place]);
       if (p.logits.k != 0.0f)
         cap_scores(scores, p.logits.k);
       const int32_t key = tile * kKeys;
@@ -264,6 +263,9 @@ SKV_DEVICE void score_warp(decode_shared<Shape> *s, const decode_params_t &p, ui
         const int32_t low[2] = {seen.x, seen.y}, high[2] = {seen.z, seen.w};
         mask_scores<kKeys>(scores, key + 2 * (int32_t)(lane_index() % 4), low, high);
       }
+      /* Not right after the products: the compiler then puts the arrival before those that still
+       * wait for their matrices, and a tile was overwritten while it was read, once in 10^6. */
+      arrive_once(&s->k_empty[k.place]);
       soften_tile<Shape>(s, walk, scores, weights, &rows, factor, p.logits.c,
                          tile == walk.tile_begin, n, warp, mine / Shape::kTurns);
       send_entry<Shape>(s, walk.item, weights, rows, factor, n, row_tile);
