@@ -128,7 +128,8 @@ def main():
     parser.add_argument("--reader", help="library of bench/gpu/read.cu")
     parser.add_argument("--shapes", default="1x1x1024x32x8x128,1x1x8192x32x8x128,"
                         "1x1x32768x32x8x128,1x1x131072x32x8x128,1x1x1048576x32x8x128,"
-                        "16x1x32768x32x8x128,64x1x8192x32x8x128")
+                        "16x1x32768x32x8x128,64x1x8192x32x8x128,1x1x65536x32x8x64,"
+                        "1x1x65536x16x4x256,1x8x32768x32x8x128")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out")

@@ -62,7 +62,7 @@ static size_t counters_bytes(const skv__job_t *job, const skv__device_t *device)
   return (size_t)most_units(job, device) * MOST_SLICES * sizeof(uint32_t);
 }
 static size_t items_bytes(const skv__job_t *job) {
-  return (size_t)(ceil_divide(job->most_runs, DECODE_NEAR_ITEMS) * DECODE_NEAR_ITEMS) *
+  return (size_t)(ceil_divide(job->most_runs, DECODE_CARRIED_ITEMS) * DECODE_CARRIED_ITEMS) *
          sizeof(decode_item_t);
 }
 /* Tables, then items, then slots. */
@@ -161,6 +161,7 @@ static void fill_params(decode_params_t *params, const skv__job_t *job, const sk
   params->leaf_keys = (int32_t)leaf;
   params->block_leaves = (int32_t)least(block_leaves, ceil_divide(MOST_KEYS, leaf));
   params->piece_leaves = params->piece_slots = 1;
+  params->runs = job->run_count;
   params->counters = (uint32_t *)counters;
   unsigned char *items = (unsigned char *)scratch + skv__tables_bytes(job);
   params->far_items = (const decode_item_t *)items;
@@ -202,22 +203,21 @@ static int32_t choose_pieces(decode_params_t *params, const skv__job_t *job,
 /* To the parameters, or, where they are many, to scratch. */
 static void fill_items(decode_params_t *params, const skv__job_t *job, int tile_keys,
                        cudaStream_t stream) {
-  decode_item_t items[DECODE_NEAR_ITEMS];
+  decode_item_t items[DECODE_CARRIED_ITEMS];
   const bool far = job->run_count > DECODE_NEAR_ITEMS;
   static_assert(sizeof items % 16 == 0 && sizeof items <= SKV__CARRIED_BYTES, "carried at once");
   int32_t unit = 0;
   if (!far)
     params->far_items = NULL;
   for (int64_t i = 0; i < job->run_count; ++i) {
-    const int64_t at = i % DECODE_NEAR_ITEMS;
+    const int64_t at = i % DECODE_CARRIED_ITEMS;
     skv__device_run_t run = skv__device_run(job, &job->runs[i]);
-    items[at] = decode_item_of(*params, run, (int32_t)i, unit, tile_keys);
+    decode_item_t *item = far ? &items[at] : &params->near_items[i];
+    *item = decode_item_of(*params, run, (int32_t)i, unit, tile_keys);
     unit += decode_units_of(*params, run);
-    if (far && (at + 1 == DECODE_NEAR_ITEMS || i + 1 == job->run_count))
+    if (far && (at + 1 == DECODE_CARRIED_ITEMS || i + 1 == job->run_count))
       skv__tables_carry((void *)(params->far_items + i - at), items, sizeof items, stream);
   }
-  if (!far)
-    memcpy(params->near_items, items, (size_t)job->run_count * sizeof items[0]);
 }
 
 /* ---- launching ---- */
@@ -240,7 +240,7 @@ static skv_status_t launch_shape(decode_params_t *params, const skv__job_t *job,
   cluster.val.clusterDim.x = Shape::kCtas;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)(parts * Shape::kCtas));
+  config.gridDim = dim3((unsigned)(parts * Shape::kCtas * Shape::kParts));
   config.blockDim = dim3(Shape::kThreads);
   config.dynamicSmemBytes = (size_t)bytes;
   config.stream = stream;
@@ -261,6 +261,12 @@ static int leaf_ctas(const decode_params_t *params, const skv__job_t *job, int32
   return units * 4 <= most * 3 / 4 && columns <= 128 ? 4 : 1;
 }
 
+/* Whether two CTAs should share a leaf: where that many alone do not read at the memory's speed.
+ * Each reads all of K, which the L2 cache has for the second. */
+static bool has_parts(const skv__job_t *job, int32_t leaves, const skv__device_t *device) {
+  return rows_of(job) <= 8 && leaves * 8 <= device->multiprocessors * 3 && !device->most_ctas;
+}
+
 template <typename Type, int Dim, int Keys>
 static skv_status_t launch_columns(decode_params_t *params, const skv__job_t *job, int32_t leaves,
                                    const skv__device_t *device, cudaStream_t stream) {
@@ -275,6 +281,10 @@ static skv_status_t launch_columns(decode_params_t *params, const skv__job_t *jo
   if (spread == 4)
     if constexpr (Dim < 256)
       return launch_shape<decode_shape<Type, Dim, Keys, 8, 4>>(params, job, units, units, stream);
+  if constexpr (Dim > 64)
+    if (has_parts(job, leaves, device))
+      return launch_shape<decode_shape<Type, Dim, Keys, 8, 1, 2>>(params, job, units, units,
+                                                                  stream);
   if (rows_of(job) <= 8)
     return launch_shape<decode_shape<Type, Dim, Keys, 8, 1>>(params, job, units, ctas, stream);
   if (rows_of(job) <= 16)
@@ -303,7 +313,10 @@ static skv_status_t launch(const skv__job_t *job, const skv__finish_t *finish,
     const int32_t units = count_units(&params, job);
     if (!units)
       continue;
-    skv_status_t status = skv__tables_fill(&params.tables, job, node, finish, scratch, stream);
+    skv__job_t tabled = *job;
+    if (finish) /* runs say only where states go */
+      tabled.run_count = 0;
+    skv_status_t status = skv__tables_fill(&params.tables, &tabled, node, finish, scratch, stream);
     if (status == SKV_OK)
       status = job->dtype == SKV_BF16 ? launch_type<bf16_type>(&params, job, units, device, stream)
                                       : launch_type<fp16_type>(&params, job, units, device, stream);

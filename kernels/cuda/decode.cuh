@@ -57,8 +57,8 @@ SKV_DEVICE void copy_keys(decode_shared<Shape> *s, const decode_params_t &p) {
 
 template <class Shape>
 SKV_DEVICE void copy_values(decode_shared<Shape> *s, const decode_params_t &p) {
-  constexpr int kColumns = Shape::kPitch / 2, kMine = Shape::kDim / Shape::kCtas;
-  const int32_t first = Shape::kSpread ? (int32_t)cluster_rank() * kMine : 0;
+  constexpr int kColumns = Shape::kPitch / 2;
+  const int32_t first = my_columns<Shape>() * Shape::kMine;
   uint32_t tiles = 0;
   decode_walk_t walk = walk_begin(p, my_part<Shape>());
   while (walk_next<Shape>(p, &walk)) {
@@ -66,7 +66,7 @@ SKV_DEVICE void copy_values(decode_shared<Shape> *s, const decode_params_t &p) {
     for (int32_t tile = walk.tile_begin; tile < walk.tile_end; ++tile) {
       nth<Shape::kValueStages> v(tiles++);
       barrier_wait(&s->v_empty[v.place], v.parity ^ 1);
-      copy_tile<kMine / kColumns, kColumns, Shape::kKeys * Shape::kPitch>(
+      copy_tile<Shape::kMine / kColumns, kColumns, Shape::kKeys * Shape::kPitch>(
           s->v[v.place], &p.v, &s->v_full[v.place], first, p.token_offset + tile * Shape::kKeys,
           walk.item);
     }
@@ -83,7 +83,7 @@ SKV_DEVICE void make_ring(uint64_t (&full)[Stages], uint64_t (&empty)[Stages], u
   if (lane_index() == 0) {
 #pragma unroll
     for (int i = 0; i < Stages; ++i)
-      barrier_init(&full[i], 1), barrier_init(&empty[i], users);
+      barrier_init(&full[i], 1), barrier_init(&empty[i], arrivals_of(users));
     barrier_init_fence();
     proxy_fence();
   }
@@ -95,12 +95,12 @@ template <class Shape> SKV_DEVICE void make_barriers(decode_shared<Shape> *s) {
   static_assert(Shape::kEntries <= 32, "a lane each");
   const uint32_t i = lane_index();
   if (i < Shape::kEntries) {
-    barrier_init(&s->entry_full[i], Shape::kRowTiles);
-    barrier_init(&s->entry_empty[i], Shape::kValueWarps);
+    barrier_init(&s->entry_full[i], Shape::kSpread ? 1 : arrivals_of(Shape::kRowTiles));
+    barrier_init(&s->entry_empty[i], arrivals_of(Shape::kValueWarps));
   }
   if (i < Shape::kScoreWarps) {
-    barrier_init(&s->token_full[i], 1);
-    if (Shape::kSpread ? cluster_rank() == 0 && i == 0 : i < Shape::kRowTiles)
+    barrier_init(&s->token_full[i], Shape::kSpread ? 1 : arrivals_of(1));
+    if (Shape::kSpread && cluster_rank() == 0 && i == 0)
       barrier_arrive(&s->token_full[i]); /* the first tile needs no token */
     else if (Shape::kSpread)
       barrier_expect(&s->token_full[i], 512); /* once: a warp has one tile of a shared leaf */
@@ -109,6 +109,10 @@ template <class Shape> SKV_DEVICE void make_barriers(decode_shared<Shape> *s) {
     barrier_init(&s->verdict_full, 1), barrier_init(&s->guess_full, 1);
     barrier_expect(&s->guess_full, 512);
   }
+  __syncwarp();
+  if (!Shape::kSpread)
+    for (int r = 0; r < Shape::kRowTiles; ++r)
+      arrive_all(&s->token_full[r]); /* as above */
   barrier_init_fence();
 }
 

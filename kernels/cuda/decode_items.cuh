@@ -27,9 +27,9 @@ typedef struct decode_item {
   int64_t position; /* of the run's first query, from the node's begin */
 } decode_item_t;
 
-enum { DECODE_NEAR_ITEMS = 32 };
+enum { DECODE_NEAR_ITEMS = 64, DECODE_CARRIED_ITEMS = 32 };
 
-/* What a CTA needs to begin comes first. */
+/* What a CTA needs to begin comes first: all of it is read from memory once. */
 typedef struct decode_params {
   CUtensorMap k, v;
   int32_t share, larger; /* units of a CTA (a cluster); that many of the first have one more */
@@ -41,11 +41,12 @@ typedef struct decode_params {
   int32_t kv_heads, kv_head_begin; /* heads of the job */
   skv__logits_t logits;
   const uint16_t *q;
-  int64_t q_stride[3];            /* sequence, token, head */
+  int64_t q_stride[3]; /* sequence, token, head */
+  int64_t left_tokens, right_tokens;
+  int64_t runs;
   const decode_item_t *far_items; /* of the runs; NULL: near */
   decode_item_t near_items[DECODE_NEAR_ITEMS];
   skv__tables_t tables;
-  int64_t left_tokens, right_tokens;
   int64_t node_begin, node_keys; /* absolute position of the node's first key; keys it can have */
   uint32_t *counters; /* [unit][slice]: arrivals at the node whose second child the unit begins */
   float4 *slots;      /* [unit][slot][slice]: states, as a warp holds them */
@@ -121,7 +122,7 @@ SKV_DEVICE int32_t item_begin(const decode_params_t &p, int32_t run) {
 }
 
 SKV_DEVICE decode_item_t item_of_unit(const decode_params_t &p, int32_t unit) {
-  int32_t run = 0, end = (int32_t)p.tables.run_count;
+  int32_t run = 0, end = (int32_t)p.runs;
   while (end - run > 1) {
     const int32_t middle = (run + end) / 2;
     const bool after = unit >= item_begin(p, middle);

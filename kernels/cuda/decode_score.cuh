@@ -99,7 +99,7 @@ SKV_DEVICE void pass_token(decode_shared<Shape> *s, const decode_walk_t &walk, c
   } else if (Shape::kTurns > 1) {
     const uint32_t warp = next % Shape::kTurns * Shape::kRowTiles + row_tile;
     s->token[warp][lane] = make_float4(rows.e[0], rows.e[1], 0.0f, 0.0f);
-    arrive_once(&s->token_full[warp]);
+    arrive_all(&s->token_full[warp]);
   }
 }
 
@@ -152,7 +152,7 @@ SKV_DEVICE void send_entry(decode_shared<Shape> *s, const decode_item_t &item,
       to->mass[lane] = make_float4(factor[0], factor[2], rows.l[0], rows.l[1]);
       to->e[lane] = make_float4(rows.e[0], rows.e[1], 0.0f, 0.0f);
     }
-    arrive_once(&s->entry_full[at.place]);
+    arrive_all(&s->entry_full[at.place]);
   }
 }
 
@@ -265,7 +265,7 @@ SKV_DEVICE void score_warp(decode_shared<Shape> *s, const decode_params_t &p, ui
       }
       /* Not right after the products: the compiler then puts the arrival before those that still
        * wait for their matrices, and a tile was overwritten while it was read, once in 10^6. */
-      arrive_once(&s->k_empty[k.place]);
+      arrive_all(&s->k_empty[k.place]);
       soften_tile<Shape>(s, walk, scores, weights, &rows, factor, p.logits.c,
                          tile == walk.tile_begin, n, warp, mine / Shape::kTurns);
       send_entry<Shape>(s, walk.item, weights, rows, factor, n, row_tile);

@@ -24,52 +24,66 @@ template <class Shape> SKV_DEVICE void empty_part(part<Shape> *state) {
 /* A lane's share of a state in one row tile: of each of its rows e, l and a slice of O. */
 template <class Shape> struct image {
   static constexpr int kValues = Shape::kColumns / 4; /* pairs of columns, every eighth */
-  /* Children of a node that are merged at once; more of large ones would not fit registers. */
-  static constexpr int kRadix = Shape::kRows * (2 + kValues) <= 12 ? 16 : 2;
   float e[Shape::kRows], l[Shape::kRows], o[Shape::kRows][kValues];
 };
-template <class Shape> struct node { image<Shape> tiles[Shape::kRowTiles]; };
+
+/* EMPTY rows have -0 for l and O: what is added to it stays as it is. */
+template <class Shape> SKV_DEVICE void clear_if_empty(image<Shape> *state) {
+#pragma unroll
+  for (int h = 0; h < Shape::kRows; ++h) {
+    const bool empty = skv__is_empty(state->e[h]);
+    state->l[h] = empty ? -0.0f : state->l[h];
+#pragma unroll
+    for (int i = 0; i < image<Shape>::kValues; ++i)
+      state->o[h][i] = empty ? -0.0f : state->o[h][i];
+  }
+}
 
 template <class Shape> SKV_DEVICE image<Shape> empty_image(void) {
   image<Shape> state;
 #pragma unroll
-  for (int h = 0; h < Shape::kRows; ++h) {
-    state.e[h] = skv__empty_exponent(), state.l[h] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < image<Shape>::kValues; ++i)
-      state.o[h][i] = 0.0f;
-  }
+  for (int h = 0; h < Shape::kRows; ++h)
+    state.e[h] = skv__empty_exponent();
+  clear_if_empty(&state);
   return state;
 }
 
-/* right = merge(left, right) */
+/* right = merge(left, right): what skv__merge_weights and skv__merge_value say, but for the bits of
+ * a NaN. 2^x is exact for whole x; the side of the larger exponent has the weight 1, and EMPTY adds
+ * nothing to the other. */
 template <class Shape> SKV_DEVICE void merge_left(const image<Shape> &left, image<Shape> *right) {
 #pragma unroll
   for (int h = 0; h < Shape::kRows; ++h) {
-    skv__weights_t w = skv__merge_weights(left.e[h], right->e[h]);
-    right->e[h] = w.e;
-    right->l[h] = skv__merge_value(w, left.l[h], right->l[h]);
+    const float a = left.e[h], b = right->e[h];
+    const bool first = a > b || skv__is_empty(b);
+    const float weight = exp2_fast(fmaxf(-fabsf(a - b), -200.0f));
+    const float wa = first ? 1.0f : weight, wb = first ? weight : 1.0f;
+    right->e[h] = first ? a : b;
+    right->l[h] = __fmaf_rn(right->l[h], wb, left.l[h] * wa);
 #pragma unroll
     for (int i = 0; i < image<Shape>::kValues; ++i)
-      right->o[h][i] = skv__merge_value(w, left.o[h][i], right->o[h][i]);
+      right->o[h][i] = __fmaf_rn(right->o[h][i], wb, left.o[h][i] * wa);
   }
 }
 
 /* ---- states in scratch ---- */
 
+/* What a warp climbs with: a slice of columns for one row tile of an item. */
 template <class Shape> struct climber {
   const decode_params_t *p;
-  int32_t slice;
   const decode_walk_t *walk;
+  int32_t slice, row_tile;
+  float4 *held;
 };
 
-/* Slot `k` of a piece, for row tile 0. */
+/* Slot `k` of a piece. */
 template <class Shape>
 SKV_DEVICE float4 *slot_of(const climber<Shape> &c, int32_t piece, int32_t k) {
   const decode_item_t &item = c.walk->item;
   int64_t index = (int64_t)(item.unit + piece - item.pieces.begin) * c.p->piece_slots + k;
   return c.p->slots +
-         (index * Shape::kSlices + c.slice) * (Shape::kRowTiles * Shape::kVectors * 32) +
+         ((index * Shape::kSlices + c.slice) * Shape::kRowTiles + c.row_tile) *
+             (Shape::kVectors * 32) +
          lane_index();
 }
 
@@ -84,11 +98,12 @@ template <class Shape> SKV_DEVICE void put_image(float4 *slot, const image<Shape
         make_float4(values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]);
 }
 
-template <class Shape> SKV_DEVICE image<Shape> get_image(const float4 *slot) {
+/* What the lane itself, or another CTA, has put there. */
+template <class Shape, bool Others = false> SKV_DEVICE image<Shape> image_at(const float4 *slot) {
   image<Shape> state;
 #pragma unroll
   for (int i = 0; i < Shape::kVectors; ++i) {
-    const float4 four = __ldcg(slot + 32 * i);
+    const float4 four = Others ? __ldcg(slot + 32 * i) : slot[32 * i];
     const float values[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j)
@@ -98,17 +113,13 @@ template <class Shape> SKV_DEVICE image<Shape> get_image(const float4 *slot) {
   return state;
 }
 
-template <class Shape> SKV_DEVICE void put_node(float4 *slot, const node<Shape> &state) {
+template <class Shape>
+SKV_DEVICE image<Shape> either(bool first, const image<Shape> &a, const image<Shape> &b) {
+  image<Shape> out;
 #pragma unroll
-  for (int r = 0; r < Shape::kRowTiles; ++r)
-    put_image<Shape>(slot + 32 * Shape::kVectors * r, state.tiles[r]);
-}
-
-/* state = merge(what is in the slot, state) */
-template <class Shape> SKV_DEVICE void merge_slot(const float4 *slot, node<Shape> *state) {
-#pragma unroll
-  for (int r = 0; r < Shape::kRowTiles; ++r)
-    merge_left(get_image<Shape>(slot + 32 * Shape::kVectors * r), &state->tiles[r]);
+  for (int i = 0; i < (int)(sizeof out / 4); ++i)
+    ((float *)&out)[i] = first ? ((const float *)&a)[i] : ((const float *)&b)[i];
+  return out;
 }
 
 #endif

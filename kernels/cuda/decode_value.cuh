@@ -102,20 +102,19 @@ SKV_DEVICE void advance_rows(part<Shape> *state, const entry<Shape> *entries) {
   }
 }
 
-/* The leaf's state: what skv__leaf_exponent and skv__leaf_value say. */
-template <class Shape> SKV_DEVICE void end_part(part<Shape> *state, node<Shape> *leaf) {
+/* The leaf's state in a row tile: what skv__leaf_exponent and skv__leaf_value say. */
+template <class Shape> SKV_DEVICE image<Shape> end_part(part<Shape> *state, int r) {
+  image<Shape> leaf;
+  leaf_end(&state->rows[r]);
 #pragma unroll
-  for (int r = 0; r < Shape::kRowTiles; ++r) {
-    leaf_end(&state->rows[r]);
+  for (int h = 0; h < Shape::kRows; ++h) {
+    leaf.e[h] = state->rows[r].e[h], leaf.l[h] = state->rows[r].l[h];
 #pragma unroll
-    for (int h = 0; h < Shape::kRows; ++h) {
-      image<Shape> &tile = leaf->tiles[r];
-      tile.e[h] = state->rows[r].e[h], tile.l[h] = state->rows[r].l[h];
-#pragma unroll
-      for (int i = 0; i < image<Shape>::kValues; ++i)
-        tile.o[h][i] = skv__leaf_value(state->o[r][i / 2 * 4 + 2 * h + i % 2]);
-    }
+    for (int i = 0; i < image<Shape>::kValues; ++i)
+      leaf.o[h][i] = skv__leaf_value(state->o[r][i / 2 * 4 + 2 * h + i % 2]);
   }
+  clear_if_empty(&leaf);
+  return leaf;
 }
 
 /* Parameters that are needed at the end are fetched now, while there is nothing else to do: later
@@ -132,13 +131,13 @@ SKV_DEVICE void value_warp(decode_shared<Shape> *s, const decode_params_t &p, ui
   const uint32_t column = warp * Shape::kColumns; /* of the CTA's */
   const uint32_t slab = column / (Shape::kPitch / 2) * (kKeys * Shape::kPitch);
   const uint32_t chunk = column % (Shape::kPitch / 2) / 8;
-  const int32_t slice =
-      (int32_t)((Shape::kSpread ? cluster_rank() : 0) * Shape::kValueWarps + warp);
+  const int32_t slice = my_columns<Shape>() * Shape::kValueWarps + (int32_t)warp;
   uint32_t tiles = 0;
   part<Shape> state;
   touch_results(p);
   decode_walk_t walk = walk_begin(p, my_part<Shape>());
   while (walk_next<Shape>(p, &walk)) {
+    const decode_way_t way = way_of<Shape>(p, walk);
     empty_part(&state);
     for (int32_t tile = walk.tile_begin; tile < walk.tile_end; ++tile, ++tiles) {
       nth<Shape::kEntries> at(tiles);
@@ -155,12 +154,15 @@ SKV_DEVICE void value_warp(decode_shared<Shape> *s, const decode_params_t &p, ui
       multiply_values(&state, entries, s->v[v.place] + slab, chunk);
       if (partly)
         proxy_fence();
-      arrive_once(&s->v_empty[v.place]);
-      arrive_once(&s->entry_empty[at.place]);
+      arrive_all(&s->v_empty[v.place]);
+      arrive_all(&s->entry_empty[at.place]);
     }
-    node<Shape> leaf;
-    end_part(&state, &leaf);
-    climb(p, walk, slice, &leaf);
+    image<Shape> leaf = end_part(&state, 0), second = leaf;
+    if (Shape::kRowTiles > 1)
+      second = end_part(&state, Shape::kRowTiles - 1);
+#pragma unroll 1
+    for (int r = 0; r < Shape::kRowTiles; ++r, leaf = second)
+      climb(climber<Shape>{&p, &walk, slice, r, &s->held[warp][r][0][lane_index()]}, way, &leaf);
     if (Shape::kSpread) { /* nothing that peers sent may be under way when the CTA ends */
       if (tiles)
         barrier_wait(&s->guess_full, 0), barrier_wait(&s->verdict_full, 0);

@@ -180,6 +180,18 @@ def bits(library, others, dim, dtype):
             say("free order differs (negative control)", differ > 0, f"{differ} differ")
 
 
+def repeats(library, dim, dtype):
+    """CTAs of several units, where a merge comes between tiles: docs/kernel-log.md, a wrong tile."""
+    lengths = [7919 * (i + 1) % 6000 for i in range(40)]
+    q, k, v = tensors(40, 2, 6000, 16, 4, dim, dtype)
+    call = library.attend(q, k, v, causal=True, k_lengths=lengths,
+                          q_start=[length - 2 for length in lengths], leaf=2048, block=4096)
+    first, differ = call().clone(), 0
+    for _ in range(200):
+        differ += int((call() != first).any())
+    say("a batch of 40, again and again", differ == 0, f"{differ} of 200 runs differ")
+
+
 def main():
     library, others = Library(sys.argv[1], "decode"), {}
     for name in ("prefill", "plain"):
@@ -196,6 +208,7 @@ def main():
             masks(library, dim, dtype)
             states(library, dim, dtype)
             bits(library, others, dim, dtype)
+            repeats(library, dim, dtype)
     print(f"{len(FAILURES)} failures")
     return 1 if FAILURES else 0
 
