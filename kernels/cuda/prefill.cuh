@@ -151,11 +151,12 @@ SKV_DEVICE void first_tile(prefill_shared<Shape> *s, const prefill_params_t &p, 
 }
 
 /* In the warpgroup's turn: values of the tile before `tile`, and scores of `tile`. Outside of it,
- * while others multiply: the softmax of `tile`, and before it, if `tile` begins a leaf, the end of
- * the leaf before. */
+ * while others multiply: the softmax of `tile`, and, if `tile` begins a leaf, the end of the leaf
+ * before: while the scores are still multiplied if registers allow, else after the softmax. `q` is
+ * me->q. */
 template <typename Type, typename Shape, prefill_mode_t Mode, bool NewLeaf>
 SKV_DEVICE void next_tile(prefill_shared<Shape> *s, const prefill_params_t &p, consumer<Shape> *me,
-                          int32_t tile, bool masked) {
+                          uint32_t q, int32_t tile, bool masked) {
   constexpr uint32_t kTurn = 256; /* threads that meet: one warpgroup waits, one has its turn */
   ring_t k_ring = ring_of<Shape>(me->tiles), v_ring = ring_of<Shape>(me->tiles - 1);
   if (!me->v_here)
@@ -168,22 +169,31 @@ SKV_DEVICE void next_tile(prefill_shared<Shape> *s, const prefill_params_t &p, c
   wgmma_pin(me->o);
   wgmma_begin();
   issue_values<Type, Shape>(me->o, me->weights, me->v, me->keep);
-  issue_scores<Type, Shape>(me->scores, me->held, me->q, me->k);
+  if (NewLeaf && Shape::kEarly)
+    wgmma_commit();
+  issue_scores<Type, Shape>(me->scores, me->held, q, me->k);
   wgmma_commit();
   named_arrive(me->next_turn, kTurn);
+  rows_t ended = me->rows;
+  if (NewLeaf)
+    me->rows = rows_empty();
+  if (NewLeaf && Shape::kEarly) { /* while scores are multiplied */
+    wgmma_wait<1>();
+    wgmma_pin(me->o);
+    arrive_as_warp(&s->v_empty[v_ring.stage]);
+    end_leaf(s, p, me->o, ended, &me->pending, tile);
+  }
   wgmma_wait<0>();
   wgmma_pin(me->scores);
   wgmma_pin(me->o);
   arrive_as_warp(&s->k_empty[k_ring.stage]);
-  arrive_as_warp(&s->v_empty[v_ring.stage]);
+  if (!NewLeaf || !Shape::kEarly)
+    arrive_as_warp(&s->v_empty[v_ring.stage]);
   ++me->tiles;
   me->keep = !NewLeaf;
   look_ahead(s, me);
-  rows_t ended = me->rows;
-  if (NewLeaf)
-    me->rows = rows_empty();
   soften<Type, Shape, Mode>(s, p, me, tile, masked, NewLeaf);
-  if (NewLeaf) { /* after the softmax: weights take fewer registers than scores */
+  if (NewLeaf && !Shape::kEarly) { /* after the softmax: weights take fewer registers than scores */
     end_leaf(s, p, me->o, ended, &me->pending, tile);
     hold_queries(s, me); /* not kept meanwhile */
   }
@@ -230,15 +240,18 @@ SKV_DEVICE void attend_rows(prefill_shared<Shape> *s, const prefill_params_t &p,
                                 tile_begin < plain_begin || tile_begin >= plain_end);
   int32_t leaf_end = kPinned ? (tile_begin / p.leaf_tiles + 1) * p.leaf_tiles : tile_end;
   for (int32_t tile = tile_begin + 1; tile < tile_end;) {
+    /* Once more, and for the loop below alone: what is alive where leaves end, too, is moved out of
+     * uniform registers, and back for every product. */
+    const uint32_t q = uniform(me->q);
     if (tile >= plain_begin)
       for (int32_t end = min(plain_end, leaf_end); tile < end; ++tile)
-        next_tile<Type, Shape, Mode, false>(s, p, me, tile, false);
+        next_tile<Type, Shape, Mode, false>(s, p, me, q, tile, false);
     bool masked = tile < plain_begin || tile >= plain_end;
     if (kPinned && tile == leaf_end && tile < tile_end) {
-      next_tile<Type, Shape, Mode, true>(s, p, me, tile++, masked);
+      next_tile<Type, Shape, Mode, true>(s, p, me, me->q, tile++, masked);
       leaf_end += p.leaf_tiles;
     } else if (tile < tile_end) {
-      next_tile<Type, Shape, Mode, false>(s, p, me, tile++, masked);
+      next_tile<Type, Shape, Mode, false>(s, p, me, me->q, tile++, masked);
     }
   }
   arrive_as_warp(&s->q_empty);

@@ -44,6 +44,8 @@ template <int Dim, int ValueDim, int Consumers, int Stages, bool Blocks> struct 
   /* Steps of 16 columns of Q that a consumer has in registers: where tiles are of 64 keys, scores
    * ask shared memory for as much as it gives. */
   static constexpr int kHeld = Dim == 256 ? 8 : 0;
+  /* Whether leaves are folded while scores are multiplied: where registers have room for both. */
+  static constexpr bool kEarly = Consumers == 2 && ValueDim <= 128;
   static constexpr int kThreads = 128 * (1 + Consumers);
   static constexpr int kLaunchedRegisters = Consumers == 3 ? 128 : 168;
   static constexpr int kProducerRegisters = Consumers == 3 ? 32 : 24;
