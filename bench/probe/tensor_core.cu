@@ -13,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/wgmma.cuh"
+#include "tests/cuda/random.cuh"
 
 enum { ROWS = 64, DEPTH = 64, WIDTH = 256, TRIALS = 256 };
 
@@ -138,20 +139,6 @@ typedef struct inputs {
   uint16_t *a, *b;
   float *c;
 } inputs_t;
-
-static void check(cudaError_t status) {
-  if (status != cudaSuccess) {
-    fprintf(stderr, "cuda: %s\n", cudaGetErrorString(status));
-    exit(1);
-  }
-}
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-static uint32_t random_bits(void) {
-  random_state ^= random_state << 13, random_state ^= random_state >> 7;
-  random_state ^= random_state << 17;
-  return (uint32_t)(random_state >> 32);
-}
 
 static uint16_t bf16_of(float value) { /* truncates: inputs only need to be arbitrary */
   uint32_t bits;

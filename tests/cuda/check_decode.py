@@ -9,14 +9,7 @@ import torch
 
 sys.path.insert(0, "bench/gpu")
 from binding import Library, reference  # noqa: E402
-
-FAILURES = []
-
-
-def say(name, good, text=""):
-    print(("ok   " if good else "FAIL ") + name + " " + text, flush=True)
-    if not good:
-        FAILURES.append(name)
+from checks import MASKS, finish, same, say  # noqa: E402
 
 
 def tensors(batch, q_tokens, k_tokens, q_heads, kv_heads, dim, dtype, value_dim=None, size=1.0):
@@ -43,10 +36,7 @@ def check(library, name, q, k, v, bound=None, **options):
     call = library.attend(q, k, v, **options)
     call()
     torch.cuda.synchronize()
-    masks = {key: options[key] for key in
-             ("causal", "window", "q_lengths", "k_lengths", "q_start", "scale", "softcap", "sinks")
-             if key in options}
-    o, lse = reference(q, k, v, **masks)
+    o, lse = reference(q, k, v, **{key: options[key] for key in MASKS if key in options})
     written = ~torch.isnan(lse)
     out = call.o.dtype
     rounding = ((o.to(out).double() + 0.3 - 0.3) - o)[written].abs().max().item()
@@ -64,13 +54,6 @@ def check(library, name, q, k, v, bound=None, **options):
     good &= bool((call.counters == 0).all())
     say(name, good, f"error {error:.2e} of {allowed:.2e}, lse {lse_error:.1e}")
     return call
-
-
-def same(name, a, b):
-    bits = lambda x: x.contiguous().view(  # noqa: E731
-        torch.int16 if x.element_size() == 2 else torch.int32)
-    differ = int((bits(a) != bits(b)).sum())
-    say(name, differ == 0, f"{differ} of {a.numel()} differ")
 
 
 def order_of(dim):
@@ -209,8 +192,7 @@ def main():
             states(library, dim, dtype)
             bits(library, others, dim, dtype)
             repeats(library, dim, dtype)
-    print(f"{len(FAILURES)} failures")
-    return 1 if FAILURES else 0
+    return finish()
 
 
 sys.exit(main())

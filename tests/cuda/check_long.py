@@ -10,26 +10,13 @@ import torch
 
 sys.path.insert(0, "bench/gpu")
 from binding import Library, reference  # noqa: E402
+from checks import finish, same, say  # noqa: E402
 
-FAILURES = []
 ORDER = {"causal": True, "leaf": 2048, "block": 8192}
-
-
-def say(name, good, text=""):
-    print(("ok   " if good else "FAIL ") + name + " " + text, flush=True)
-    if not good:
-        FAILURES.append(name)
 
 
 def randn(*shape):
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
-
-
-def same(name, a, b):
-    bits = lambda x: x.contiguous().view(  # noqa: E731
-        torch.int16 if x.element_size() == 2 else torch.int32)
-    differ = int((bits(a) != bits(b)).sum())
-    say(name, differ == 0, f"{differ} of {a.numel()} differ")
 
 
 def attend(library, *tensors):
@@ -89,8 +76,7 @@ def main():
     for part in (dense, strides, many):
         part(*libraries)
         torch.cuda.empty_cache()
-    print(f"{len(FAILURES)} failures")
-    return 1 if FAILURES else 0
+    return finish()
 
 
 sys.exit(main())

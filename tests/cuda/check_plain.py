@@ -7,18 +7,16 @@ import sys
 import torch
 
 sys.path.insert(0, "bench/gpu")
+import checks  # noqa: E402
 from binding import Library, reference, tensor  # noqa: E402
+from checks import MASKS  # noqa: E402
 
-FAILURES = []
 NAN, INF = float("nan"), float("inf")
-MASKS = ("causal", "window", "q_lengths", "k_lengths", "q_start", "scale", "softcap", "sinks")
 
 
 def say(name, good, text=""):
     if not good or text:
-        print(("ok   " if good else "FAIL ") + name + " " + text, flush=True)
-    if not good:
-        FAILURES.append(name)
+        checks.say(name, good, text)
 
 
 def random(batch, tokens, heads, dim, dtype, size=1.0):
@@ -280,8 +278,7 @@ def main():
     if parts in ("all", "large"):
         field_reports(plain)
         large(plain)
-    print(f"{len(FAILURES)} failures")
-    return 1 if FAILURES else 0
+    return checks.finish()
 
 
 sys.exit(main())

@@ -7,14 +7,7 @@ import torch
 
 sys.path.insert(0, "bench/gpu")
 from binding import Library, reference  # noqa: E402
-
-FAILURES = []
-
-
-def say(name, good, text=""):
-    print(("ok   " if good else "FAIL ") + name + " " + text, flush=True)
-    if not good:
-        FAILURES.append(name)
+from checks import MASKS, finish, same, say  # noqa: E402
 
 
 def tensors(batch, q_tokens, k_tokens, q_heads, kv_heads, dims, dtype, size=1.0):
@@ -41,10 +34,7 @@ def check(library, name, q, k, v, bound=None, **options):
     call = library.attend(q, k, v, **options)
     call()
     torch.cuda.synchronize()
-    masks = {key: options[key] for key in
-             ("causal", "window", "q_lengths", "k_lengths", "q_start", "scale", "softcap", "sinks")
-             if key in options}
-    o, lse = reference(q, k, v, **masks)
+    o, lse = reference(q, k, v, **{key: options[key] for key in MASKS if key in options})
     written = ~torch.isnan(lse)
     rounding = ((o.to(call.o.dtype) + 0.3 - 0.3).double() - o)[written].abs().max().item() \
         if written.any() else 0.0
@@ -59,13 +49,6 @@ def check(library, name, q, k, v, bound=None, **options):
     good &= bool(torch.isnan(call.o[~written].float()).all())
     say(name, good, f"error {error:.2e} of {allowed:.2e}, lse {lse_error:.1e}")
     return call
-
-
-def same(name, a, b):
-    bits = lambda x: x.contiguous().view(  # noqa: E731
-        torch.int16 if x.element_size() == 2 else torch.int32)
-    differ = int((bits(a) != bits(b)).sum())
-    say(name, differ == 0, f"{differ} of {a.numel()} differ")
 
 
 def orders(dims):
@@ -280,8 +263,7 @@ def main():
             for part in (accuracy, one_key, masks, extras, bits, states):
                 part(library, (dim[0], dim[-1]), dtype)
         large(library, dtype)
-    print(f"{len(FAILURES)} failures")
-    return 1 if FAILURES else 0
+    return finish()
 
 
 sys.exit(main())

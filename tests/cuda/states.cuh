@@ -10,24 +10,11 @@
 #include <cuda_runtime.h>
 
 #include "kernels/state.h"
+#include "tests/cuda/random.cuh"
 
 enum { GUARD = 64 }; /* floats before and after a slice */
 
 static int failures;
-
-static void check(cudaError_t status) {
-  if (status != cudaSuccess) {
-    fprintf(stderr, "cuda: %s\n", cudaGetErrorString(status));
-    exit(1);
-  }
-}
-
-static uint64_t random_state = 0x2545f4914f6cdd1du;
-static uint32_t random_bits(void) {
-  random_state ^= random_state << 13, random_state ^= random_state >> 7;
-  random_state ^= random_state << 17;
-  return (uint32_t)(random_state >> 32);
-}
 
 static float float_of(uint32_t bits) {
   float value;

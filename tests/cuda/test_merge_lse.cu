@@ -12,6 +12,7 @@
 #include "kernels/convert.h"
 #include "kernels/cuda/merge.h"
 #include "skv.h"
+#include "tests/cuda/random.cuh"
 
 enum { GUARD = 256 }; /* bytes before and after an array */
 
@@ -21,20 +22,6 @@ typedef struct array {
 } array_t;
 
 static int failures, processors;
-
-static void check(cudaError_t status) {
-  if (status != cudaSuccess) {
-    fprintf(stderr, "cuda: %s\n", cudaGetErrorString(status));
-    exit(1);
-  }
-}
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-static uint32_t random_bits(void) {
-  random_state ^= random_state << 13, random_state ^= random_state >> 7;
-  random_state ^= random_state << 17;
-  return (uint32_t)(random_state >> 32);
-}
 
 static array_t array_of(size_t bytes, size_t shift) {
   array_t array = {NULL, NULL, bytes + 2 * GUARD + shift, shift};

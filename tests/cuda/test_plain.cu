@@ -14,6 +14,7 @@
 extern "C" {
 #include "kernels/cpu/evaluate.h"
 #include "order.h"
+#include "tests/cuda/random.cuh"
 }
 
 enum { MOST_RUNS = 64, MOST_NODES = 16, MOST_RANKS = 12, MOST_BATCH = 3, GUARD = 64 };
@@ -36,19 +37,6 @@ typedef struct work {
 
 static int failures;
 
-static void check(cudaError_t status) {
-  if (status != cudaSuccess) {
-    fprintf(stderr, "cuda: %s\n", cudaGetErrorString(status));
-    exit(1);
-  }
-}
-
-static uint64_t random_state = 0x2545f4914f6cdd1du;
-static uint32_t random_bits(void) {
-  random_state ^= random_state << 13, random_state ^= random_state >> 7;
-  random_state ^= random_state << 17;
-  return (uint32_t)(random_state >> 32);
-}
 static int64_t between(int64_t low, int64_t high) {
   return low + random_bits() % (high - low + 1);
 }
