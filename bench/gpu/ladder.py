@@ -17,6 +17,7 @@ import torch
 
 sys.path.insert(0, "bench/gpu")
 from binding import Library, reference  # noqa: E402
+from prefill import machine  # noqa: E402
 
 Q_HEADS, KV_HEADS, DIM = 32, 8, 128
 
@@ -177,8 +178,7 @@ def main():
     torch.manual_seed(1)
     if args.once:
         return once(args)
-    properties = torch.cuda.get_device_properties(0)
-    record = {"gpu": properties.name, "cuda": torch.version.cuda, "torch": torch.__version__}
+    record = machine()
     tokens = [int(t) for t in args.tokens.split(",")] if args.tokens else [8192, largest()]
     for t in tokens:
         measure(args, t, record)

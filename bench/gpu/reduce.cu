@@ -191,6 +191,8 @@ static void measure(bench_t *b, int64_t rows, bool to_all, const char *gpu) {
   const int times = graphs ? 20 : 5;
   cudaGraphExec_t graph[CANDIDATES] = {NULL};
   double us[CANDIDATES][ROUNDS];
+  int nccl = 0;
+  ncclGetVersion(&nccl);
   b->rows = rows, b->to_all = to_all;
   for (int i = 0; i < CANDIDATES; ++i) {
     CANDIDATE[i](b, b->out[i]); /* NCCL connects when first used */
@@ -206,12 +208,13 @@ static void measure(bench_t *b, int64_t rows, bool to_all, const char *gpu) {
     const double median = us[i][ROUNDS / 2], crossing = (double)rows * (to_all ? 1 : 0.5);
     const int64_t differ = differing(b, i);
     if (rank == 0)
-      printf("{\"gpu\": \"%s\", \"bench\": \"reduce\", \"gpus\": %d, \"path\": \"%s\", "
+      printf("{\"gpu\": \"%s\", \"nccl\": \"%d.%d.%d\", \"bench\": \"reduce\", \"gpus\": %d, "
+             "\"path\": \"%s\", "
              "\"results\": \"%s\", \"rows\": %lld, \"dim\": %d, \"graph\": %s, \"us\": %.2f, "
              "\"least_us\": %.2f, \"gbps_per_direction\": %.1f, \"o_differ\": %lld}\n",
-             gpu, ranks, NAME[i], to_all ? "all" : "owners", (long long)rows, (int)DIM,
-             graphs ? "true" : "false", median, us[i][0], crossing * (DIM + 2) * 4 / median / 1e3,
-             (long long)differ);
+             gpu, nccl / 10000, nccl / 100 % 100, nccl % 100, ranks, NAME[i],
+             to_all ? "all" : "owners", (long long)rows, (int)DIM, graphs ? "true" : "false",
+             median, us[i][0], crossing * (DIM + 2) * 4 / median / 1e3, (long long)differ);
     if (graph[i])
       check(cudaGraphExecDestroy(graph[i]));
   }
