@@ -5,10 +5,10 @@
 #include "comm/comm_nccl.h"
 #endif
 
-/* What windows are opened on, or NULL. */
+/* What windows are opened on, or NULL: a forecast has no wire. */
 static void *native_of(const skv__comm_t *wire) {
 #if defined(SKV_HAVE_NCCL)
-  return skv__comm_nccl_of(wire);
+  return wire ? skv__comm_nccl_of(wire) : NULL;
 #else
   (void)wire;
   return NULL;
